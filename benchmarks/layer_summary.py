@@ -17,6 +17,7 @@ from benchmarks.figure import Figure
 from benchmarks.large_summary import summarise, write_rank
 from benchmarks.made_runs import STARTED_S
 from traceml.model.environment import LAYERS
+from traceml.model.packed_times import pack
 from traceml.model.run import Ending, Manifest
 from traceml.store import folder as folders
 
@@ -36,6 +37,9 @@ def layer_lines(timed: int) -> list[dict[str, Any]]:
         found: list[int] = random.integers(0, most, LAYER_COUNT).tolist()
         return found
 
+    def packed(most: int, count: int = LAYER_COUNT) -> str:
+        return pack(random.integers(0, most, count).tolist())
+
     parts = ("", "attn", "attn.q", "attn.k", "mlp", "mlp.up", "mlp.down", "norm")
     names = [f"blocks.{n // 8}.{parts[n % 8]}".rstrip(".") for n in range(LAYER_COUNT)]
     times = [
@@ -43,22 +47,35 @@ def layer_lines(timed: int) -> list[dict[str, Any]]:
     ]
     held = ("parameters", "buffers", "gradients", "optimizer", "saved", "peak")
     counted = ("forward_flops", "backward_flops", "forward_bytes", "backward_bytes")
-    kernels = [[f"kernel_{n}", 20, 1_000_000 - n, n] for n in range(100)]
+    launches = [(n % 100, n) for n in range(LAYER_COUNT)]
     return [
         {"set": 1, "names": names, "kinds": ["Linear"] * LAYER_COUNT},
         {"set": 1, "step": 7, **{name: row(10**8) for name in held}},
         {"set": 1, "step": 8, **{name: row(10**9) for name in counted}},
         {
             "set": 1,
-            "step": 9,
-            "busy_ns": 10**8,
-            "kernels": 5000,
-            "by_kernel": kernels,
-            "layer_busy_ns": row(10**5),
-            "layer_kernels": row(9),
+            "launches_from": 0,
+            "kernel_names": [f"kernel_{n}" for n in range(100)],
+            "launches": launches,
         },
         *(
-            {"set": 1, "step": 10 + n, "calls": row(3), **{name: row(10**6) for name in times}}
+            {
+                "set": 1,
+                "step": 9 + 7 * n,
+                "busy_ns": 10**8,
+                "kernels": 5000,
+                "launch_calls": packed(9),
+                "launch_ns": packed(10**5),
+            }
+            for n in range(1 + timed // 8)
+        ),
+        *(
+            {
+                "set": 1,
+                "step": 10 + 7 * (n // 2) + n % 2,
+                "calls": packed(3),
+                **{name: packed(10**6) for name in times},
+            }
             for n in range(timed)
         ),
     ]

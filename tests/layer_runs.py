@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from traceml.store.layer_records import KernelStep, KernelTime, LayerRecords
+from traceml.store.layer_records import KernelStep, Launches, LayerRecords
 from traceml.store.records import RunRecords
 
 
@@ -36,15 +36,34 @@ def layer_records(
     )
 
 
-def kernel_step(busy_ms, by_kernel, layer_busy_ms, kernels=10):
+def burst_records(pid=0, bursts=14, own_ms=None, slow=None, slow_from=0, noise=0.03, device=1.0):
+    """Layers as they are timed in bursts of two steps, with noise in every layer and burst.
+
+    `slow` multiplies a layer's time, from a burst on; `device` that of all layers.
+    """
+    own_ms = own_ms or {f"blocks.{n}.{part}": 2.0 for n in range(6) for part in ("attn", "mlp")}
+    random = np.random.default_rng(pid)
+    found = layer_records(pid=pid, steps=2 * bursts, forward_ms=own_ms)
+    times = found.times_ns["host_forward"]
+    times *= device * np.exp(noise * random.standard_normal(times.shape))
+    for name, factor in (slow or {}).items():
+        times[2 * slow_from :, found.names.index(name)] *= factor
+    steps = tuple(5 + 13 * burst + step for burst in range(bursts) for step in (0, 1))
+    return replace(found, steps=steps)
+
+
+def kernel_step(busy_ms, by_kernel, layer_busy_ms, kernels=10, step=9):
+    names, calls, took, layers = zip(*by_kernel, strict=True) if by_kernel else ((),) * 4
     return KernelStep(
-        step=9,
+        step=step,
         busy_ns=int(busy_ms * 1e6),
         kernels=kernels,
         copies_ns=0,
         communication_ns=0,
         communication_alone_ns=0,
-        by_kernel=tuple(KernelTime(*each) for each in by_kernel),
+        launches=Launches(names, np.array(layers)),
+        calls=np.array(calls, float),
+        ns=np.array(took, float),
         layer_busy_ns=np.asarray([each * 1e6 for each in layer_busy_ms], np.int64),
         layer_kernels=np.ones(len(layer_busy_ms), np.int64),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,11 +14,15 @@ from factories import make_run
 from processes import wait_until
 from run_folders import write_rank
 from traceml.api import live_layers
+from traceml.api.live_layers import LiveLayers
 from traceml.api.watch import RunWatch
 from traceml.figures.layer_record import LayerTree
 from traceml.figures.page import RunPage
 from traceml.store import folder as folders
-from traceml.store.layer_records import read_layer_file
+from traceml.store.layer_records import LayerFileReader, LayerRecords
+from traceml.store.load import load_run
+from traceml.store.node_folders import NODES
+from traceml.store.run_follower import RunFollower
 
 NAMES = {"set": 1, "names": ["", "block"], "kinds": ["Net", "Block"]}
 
@@ -66,11 +71,12 @@ def test_a_file_is_read_again_only_when_it_has_grown(
 ) -> None:
     read: list[str] = []
 
-    def counted(path: Path, files: int):
-        read.append(path.name)
-        return read_layer_file(path, files)
+    def counted(reader: LayerFileReader, files: int) -> LayerRecords:
+        read.append(reader._path.name)
+        return read_file(reader, files)
 
-    monkeypatch.setattr(live_layers, "read_layer_file", counted)
+    read_file = LayerFileReader.read
+    monkeypatch.setattr(LayerFileReader, "read", counted)
     monkeypatch.setattr(live_layers, "MAX_CORE_SHARE", 1e9)  # every look is one
     for pid in (1, 2):
         write(folder, pid, 1, 2)
@@ -96,3 +102,23 @@ def test_a_look_that_took_long_leaves_the_other_files_for_the_next(
     (part,) = [each for each in watch.page().parts if each.id == "layers"]
     (tree,) = [each for each in part.figures if isinstance(each, LayerTree)]
     assert any(column.id == "over-median" for column in tree.single.columns), "both processes"
+
+
+def test_the_layers_of_another_node_are_those_of_its_ranks(folder: Path) -> None:
+    """Its process has the number that the head's has."""
+    node = folder / NODES / "host-b"
+    node.mkdir(parents=True)
+    run = make_run(ranks=2, steps=60)
+    folders.write_manifest(node, run.manifest)
+    head = load_run(folder).ranks[0].rank
+    other = replace(run.ranks[1].rank, pid=head.pid)
+    write_rank(node, replace(run.ranks[1], rank=other), 0, 60)
+    write(node, head.pid, 1, 2)
+    watch = RunWatch(folder)
+    wait_until(lambda: looked_at(watch.page()) == "2 steps looked at · CPU clock", "two steps")
+    follower = RunFollower(folder)
+    follower.refresh()
+    layers = LiveLayers()
+    layers.part(follower, None)
+    (records,) = layers._records.values()
+    assert follower.rank_numbers()[records.pid] == 1

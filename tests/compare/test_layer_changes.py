@@ -3,6 +3,7 @@ several."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -53,6 +54,22 @@ def test_layers_that_repeat_and_all_move_are_one_change() -> None:
     found = layers_of(run_with(OWN_MS), run_with(slower))
     assert [(each.name, each.layers) for each in found.moved] == [("blocks.*.attn", 6)]
     assert found.moved[0].change.delta == pytest.approx(9.0, abs=0.3)
+
+
+def test_layers_of_two_classes_that_differ_in_a_number_alone_are_told_apart() -> None:
+    own = {f"model.{n}": 3.0 for n in range(8)} | {"head": 9.0}
+    kinds = (*("Linear", "ReLU") * 4, "Linear")
+
+    def run(own_ms: dict[str, float], saved: int) -> Summary:
+        held = {"saved": [saved] * 8 + [0]}
+        record = replace(layer_records(forward_ms=own_ms, steps=12, held=held), kinds=kinds)
+        return build(with_layers(make_run(steps=40), record), 0.0, "0")
+
+    slower = {name: 1.5 * ms for name, ms in own.items()}
+    said = comparison_text(compare(run(own, 0), run(slower, 1 << 20), ("a", "b")))
+    for kind in ("Linear", "ReLU"):
+        assert f"model.* ({kind}) ×4 take 6.0 ms more" in said
+        assert f"model.* ({kind}) ×4 hold: saved for backward +4.0 MiB." in said
 
 
 def test_a_run_and_itself_show_no_layer_that_moved() -> None:

@@ -84,7 +84,7 @@ def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kind]:
 def test_it_is_found_among_the_others_in_the_order_of_the_names(planted: Kind) -> None:
     kinds = [rule.kind for rule in all_rules().rules]
     assert kinds.count(planted) == 1
-    assert kinds[kinds.index(planted) - 1 :][:3] == [Kind.RECOMPILING, planted, Kind.SLOWDOWN]
+    assert kinds[kinds.index(planted) - 1 :][:3] == [Kind("SLOW_START"), planted, Kind.SLOWDOWN]
 
 
 def test_it_stands_behind_what_it_explains_and_claims_a_part_of_its_time(planted: Kind) -> None:

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -42,6 +44,21 @@ def test_the_standard_error_says_how_well_a_layer_s_time_is_known():
         record.times_ns["host_forward"][:, 0] = 10e6 + 1e6 * numbers.standard_normal(12)
         (layer,) = layer_profile([record], {}).layers
         covered += abs(layer.time_s - 0.010) <= stats.t.ppf(0.975, 11) * layer.stderr_s
+    assert 180 <= covered <= 199  # 95 %
+
+
+def test_the_standard_error_counts_a_row_as_often_as_it_has_steps():
+    """Eight steps of their own, then rows that are means of 16."""
+    covered = 0
+    sizes = np.array([1] * 8 + [16] * 8)
+    for seed in range(200):
+        numbers = np.random.default_rng(seed)
+        record = layer_records(steps=len(sizes), forward_ms={"a": 10.0})
+        noise = numbers.standard_normal(len(sizes)) / np.sqrt(sizes)
+        record.times_ns["host_forward"][:, 0] = 10e6 + 1e6 * noise
+        (layer,) = layer_profile([replace(record, row_steps=sizes)], {}).layers
+        assert layer.stderr_s == pytest.approx(0.001 / np.sqrt(sizes.sum()), rel=0.7)
+        covered += abs(layer.time_s - 0.010) <= stats.t.ppf(0.975, 15) * layer.stderr_s
     assert 180 <= covered <= 199  # 95 %
 
 

@@ -14,6 +14,7 @@ from traceml.facts.memory import NO_MEMORY, MemoryOwner, RankMemory, processes_b
 from traceml.facts.trend import Growth
 from traceml.store.blocks import fold
 from traceml.store.records import RunRecords
+from traceml.store.step_trace_records import StepTraceRecords
 
 
 def memory_of(run: RunRecords, rank: int = 0) -> RankMemory:
@@ -38,6 +39,29 @@ def test_a_leak_is_found_where_it_is(field: str, place: MemoryOwner) -> None:
     memory = memory_of(with_steps_memory(field, lambda x, rank: 500 + 2 * x))
     assert memory.trends[place].growth is Growth.STEADY
     assert memory.trends[place].per_step_bytes == pytest.approx(2 * MIB)
+
+
+@pytest.mark.parametrize(
+    "recorded", [(20, 60, 100, 150), (*range(5, 60, 4), *range(65, 150, 5))], ids=["few", "many"]
+)
+def test_what_recordings_of_ours_take_is_no_growth_and_a_leak_beside_them_is(
+    recorded: tuple[int, ...],
+) -> None:
+
+    def with_recordings(per_step: float) -> RunRecords:
+        def sizes(x: np.ndarray, rank: int) -> np.ndarray:
+            return 500 + per_step * x + sum(40.0 * (x >= step) for step in recorded)
+
+        run = with_steps_memory("rss_bytes", sizes)
+        traces = StepTraceRecords(
+            run.ranks[0].rank.pid, recorded=tuple((step, 1) for step in recorded)
+        )
+        return replace(run, step_traces=(traces,))
+
+    assert memory_of(with_recordings(0)).trends[MemoryOwner.HOST].growth is Growth.NONE
+    leak = memory_of(with_recordings(2)).trends[MemoryOwner.HOST]
+    assert leak.growth is Growth.STEADY
+    assert leak.per_step_bytes == pytest.approx(2 * MIB, rel=0.1)
 
 
 def test_steps_in_which_nothing_was_read_are_passed_over() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from drawn_runs import page_of, part
 from factories import make_run
-from layer_runs import kernel_step, layer_records, with_layers
+from layer_runs import burst_records, kernel_step, layer_records, with_layers
 from traceml.figures.layer_record import LayerRows, LayerTree
 from traceml.figures.layer_tree import MAX_LAYERS, layer_tree
 from traceml.figures.layers import MAX_KERNELS, layers_part
@@ -190,3 +190,25 @@ def test_a_summary_of_too_many_layers_makes_a_page_that_opens() -> None:
     tree = layer_tree(found)
     assert tree is not None and len(tree.single.rows) == MAX_LAYERS
     assert tree.caption is not None and "2 more layers in the JSON file." in tree.caption
+
+
+def test_layers_that_are_slow_on_one_rank_or_became_slow_have_a_table() -> None:
+    run = make_run(3, 40)
+    records = [
+        burst_records(each.rank.pid, 24, slow={"blocks.5.mlp": 2.0} if number == 2 else None)
+        for number, each in enumerate(run.ranks)
+    ]
+    records[0].times_ns["host_forward"][24:, 4] *= 2.0
+    found = layers_part(build(with_layers(run, *records), 0.0, "0").layers)
+    assert found is not None
+    (table,) = [each for each in found.tables if each.id == "slow-layers-table"]
+    slow, slowed = (row.cells for row in table.rows)
+    assert slow[:2] == ("blocks.5.mlp", "2")
+    assert slow[4].endswith("elsewhere") and slow[5] == "24 of 24 bursts"
+    assert slowed[:2] == ("blocks.2.attn", "0")
+    assert slowed[4].endswith("before") and slowed[5] == "since step 161"
+
+
+def test_equal_ranks_have_no_table_of_slow_layers() -> None:
+    found = part_of(burst_records(0), burst_records(1))
+    assert [each.id for each in found.tables] == []

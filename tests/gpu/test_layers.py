@@ -1,18 +1,23 @@
 """The deep profile on a GPU: layers on the GPU's own clock, and the memory of a real allocator."""
 
+import os
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
+from traceml.diagnose.rules import host_bound  # noqa: E402
+from traceml.diagnose.what_if import predict  # noqa: E402
 from traceml.facts.gather import gather  # noqa: E402
-from traceml.model.phase import Phase  # noqa: E402
 from traceml.store.layer_records import read_layers  # noqa: E402
 from traceml.store.load import load_run  # noqa: E402
 from traceml.trace import current  # noqa: E402
 from traceml.trace.deep import bursts  # noqa: E402
 from traceml.trace.deep.bursts import FIRST_BURST  # noqa: E402
+from traceml.trace.profiler_turns import TEARDOWN  # noqa: E402
 
 
 class Repeated(nn.Module):
@@ -71,13 +76,16 @@ def test_layers_cover_the_phases_of_a_transformer(traced, tmp_path):
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    traced()
-    facts = gather(load_run(tmp_path))
-    assert facts.clock == "gpu" and facts.layers.clock == "gpu"
+    rows = traced()
+    (found,) = read_layers(tmp_path)
+    assert gather(load_run(tmp_path)).layers.clock == "gpu" and len(found.steps) >= 2
     for phase in ("forward", "backward"):
-        in_layers = facts.layers.phase_s(phase)
-        whole = facts.mean_s(Phase(phase))
-        assert 0.9 < in_layers / whole < 1.1, (phase, in_layers, whole)
+        # The same steps, measured twice: a neighbour on the GPU slows both.
+        whole = np.array([rows[f"gpu_{phase}_ns"][step - 1] for step in found.steps], float)
+        in_layers = found.times_ns[f"gpu_{phase}"].sum(axis=1)
+        rest = found.outside_ns[f"gpu_{phase}"]
+        assert abs(np.median((in_layers + rest) / whole) - 1) < 0.05, (in_layers, rest, whole)
+        assert np.median(in_layers / (in_layers + rest)) > 0.95, (in_layers, rest)
 
 
 def transformer_step(model, optimizer, width=1024):
@@ -123,8 +131,10 @@ def test_kernels_are_recorded_and_told_by_layer(traced, tmp_path, monkeypatch):
     traced()
     (found,) = read_layers(tmp_path)
     assert len(found.kernels) >= 2, (found.steps, found.notes, list(found.counted))
-    exact = busy_ms_by_torch(10, lambda: transformer_step(model, optimizer))
-    seen = np.median([step.busy_ns for step in found.kernels]) / 1e6
+    # The steps are alike; a neighbour on the GPU makes kernels longer for a while, never shorter:
+    # the quickest of several steps are compared.
+    exact = min(busy_ms_by_torch(1, lambda: transformer_step(model, optimizer)) for _ in range(10))
+    seen = min(step.busy_ns for step in found.kernels) / 1e6
     assert abs(seen / exact - 1) < 0.02, (seen, exact)
     for step in found.kernels:
         in_layers = step.layer_busy_ns.sum()
@@ -133,6 +143,40 @@ def test_kernels_are_recorded_and_told_by_layer(traced, tmp_path, monkeypatch):
         assert any("linear" in name for name in names)
     linear = [place for place, kind in enumerate(found.kinds) if kind == "Linear"]
     assert all(found.kernels[0].layer_kernels[place] >= 2 for place in linear)
+    of_one = [each for each in found.kernels[0].by_kernel if each.layer == linear[0]]
+    assert sum(each.calls for each in of_one) == found.kernels[0].layer_kernels[linear[0]]
+    (path,) = tmp_path.glob("layers-*.jsonl")
+    for line in path.read_bytes().splitlines():
+        if b"gpu_forward_ns" in line or b"launch_ns" in line:
+            assert len(line) < 2_700, line[:200]
+
+
+def test_the_busy_time_of_one_recording_is_that_of_torch_s_own_trace():
+    """The same events, summed up in both ways: no noise, no tolerance."""
+    from torch.profiler import ProfilerActivity, profile
+
+    from traceml.trace.deep.kernels import activities, step_activity
+
+    model, optimizer = transformer(layers=2)
+    for _ in range(3):
+        transformer_step(model, optimizer)
+    torch.cuda.synchronize()
+    with profile(activities=[ProfilerActivity.CUDA]) as trace:
+        transformer_step(model, optimizer)
+        torch.cuda.synchronize()
+    events = trace.profiler.kineto_results.events()
+    seen = step_activity(activities(events), [], 0)
+    spans = [
+        (event.start_ns(), event.start_ns() + event.duration_ns())
+        for event in events
+        if "CUDA" in str(event.device_type())
+    ]
+    marks = sorted([(start, 1) for start, _ in spans] + [(end, -1) for _, end in spans])
+    busy = depth = 0
+    for (at, change), (then, _) in pairwise(marks):
+        depth += change
+        busy += (then - at) * (depth > 0)
+    assert seen.kernels > 20 and seen.busy == pytest.approx(busy, rel=1e-3)
 
 
 def test_a_profiler_of_the_script_s_own_has_its_way(traced, tmp_path, monkeypatch):
@@ -152,3 +196,49 @@ def test_a_profiler_of_the_script_s_own_has_its_way(traced, tmp_path, monkeypatc
             transformer_step(model, optimizer)
     traced()
     assert max(counts[1:]) - min(counts[1:]) <= 2 < min(counts)  # every trace of theirs is whole
+
+
+def test_a_worker_that_is_forked_while_kernels_are_recorded_is_let_alone(traced, monkeypatch):
+    monkeypatch.setattr(bursts, "KERNELS_SHARE", 1.0)
+    model, optimizer = transformer(layers=1)
+    session = current.current()
+    session.begin_deep_profile()
+    children = []
+    for _ in range(FIRST_BURST + 40):
+        transformer_step(model, optimizer)
+        if TEARDOWN in os.environ and len(children) < 2:  # the next step's kernels are recorded
+            child = os.fork()
+            if child == 0:
+                session.forget_parent()
+                os._exit(TEARDOWN in os.environ)
+            children.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    traced()
+    assert children == [0, 0]
+    assert TEARDOWN not in os.environ
+
+
+def test_recorded_kernels_say_how_short_a_launch_bound_step_could_be(traced, tmp_path, monkeypatch):
+    monkeypatch.setattr(bursts, "KERNELS_SHARE", 1.0)
+    model = nn.Sequential(*(nn.Linear(64, 64) for _ in range(150))).cuda()
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-4, foreach=False)
+
+    def step():
+        loss = model(torch.randn(8, 64, device="cuda")).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+    current.current().begin_deep_profile()
+    for _ in range(FIRST_BURST + 80):
+        step()
+    traced()
+    facts = gather(load_run(tmp_path))
+    assert facts.clock == "gpu" and facts.recorded_busy is not None
+    exact_ms = busy_ms_by_torch(5, step)
+    assert facts.recorded_busy.busy_s * 1e3 == pytest.approx(exact_ms, rel=0.1)
+    finding = host_bound.check(facts)
+    assert finding is not None, (facts.mean, facts.queue_dry_share)
+    assert finding.evidence["gpu_busy_ms"] == pytest.approx(exact_ms, rel=0.1)
+    (what_if,) = predict(facts, [finding])
+    assert exact_ms / 1e3 <= 1.1 * what_if.predicted_s < facts.mean.step_s
+    assert not what_if.is_upper_bound

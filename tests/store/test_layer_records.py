@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from traceml.store import layer_records
-from traceml.store.layer_records import NOT_ALL_READ, read_layers, read_spread
+from traceml.store.layer_records import (
+    NOT_ALL_READ,
+    LayerFileReader,
+    read_layers,
+    read_spread,
+)
 
 NAMES = {"set": 1, "names": ["", "block"], "kinds": ["Net", "Block"]}
 
@@ -62,6 +68,48 @@ def test_a_line_that_was_cut_short_is_left_out(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-5])
     (found,) = read_layers(tmp_path)
     assert found.steps == (1, 2, 3) and found.held_bytes == {}
+
+
+def lines_read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Collects how many lines are decoded at each reading."""
+    counts: list[int] = []
+    decode = layer_records.decode_lines
+
+    def counted(lines: list[bytes], decoder: Any) -> Any:
+        counts.append(len(lines))
+        return decode(lines, decoder)
+
+    monkeypatch.setattr(layer_records, "decode_lines", counted)
+    return counts
+
+
+def test_of_a_file_that_grows_only_what_was_added_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(tmp_path, steps=50)
+    content = path.read_bytes()
+    cut = content.index(b"\n", len(content) // 2) + 20  # in the middle of a line
+    path.write_bytes(content[:cut])
+    counts, reader = lines_read(monkeypatch), LayerFileReader(path)
+    half = reader.read(1)
+    path.write_bytes(content)
+    whole = reader.read(1)
+    assert len(half.steps) + 1 == counts[0] and sum(counts) == 52
+    assert whole.steps == tuple(range(1, 51)) and whole.held_bytes["saved"].tolist() == [0, 512]
+    path.write_bytes(content[: len(content) // 4])
+    assert len(reader.read(1).steps) < 25, "a file that is shorter is another one"
+
+
+def test_a_file_that_grows_too_long_is_read_in_pieces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"MAX_BYTES": 8_000, "MIN_BYTES": 8_000, "PIECE_BYTES": 1_000}.items():
+        monkeypatch.setattr(layer_records, name, value)
+    reader = LayerFileReader(write(tmp_path, steps=50))
+    assert reader.read(1).notes == ()
+    write(tmp_path, steps=500)
+    found = reader.read(1)
+    assert found.notes == (NOT_ALL_READ,) and found.steps[-1] == 500
 
 
 def test_a_link_in_place_of_a_file_is_not_followed(tmp_path: Path) -> None:

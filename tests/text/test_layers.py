@@ -1,6 +1,16 @@
+from dataclasses import replace
+
+import numpy as np
+
 from factories import make_run
-from layer_runs import kernel_step, layer_records, with_layers
+from layer_runs import burst_records, kernel_step, layer_records, with_layers
 from traceml.summaries.build import build
+from traceml.summaries.layer_record import (
+    BadValueSummary,
+    GradientsSummary,
+    LayersSummary,
+    LayerSummary,
+)
 from traceml.text.layers import layer_lines
 from traceml.text.summary import summary_text
 
@@ -31,6 +41,45 @@ def test_layers_that_repeat_are_one_line_and_the_longest_comes_first():
     assert all(len(line) <= 80 for line in lines)
 
 
+def test_a_star_says_which_class_it_stands_for_where_there_are_several():
+    own = {"net.0": 3.0, "net.1": 1.0, "net.2": 3.0, "head.0": 1.0, "head.1": 1.0}
+    kinds = ("Linear", "ReLU", "Linear", "Linear", "Linear")
+    record = replace(layer_records(forward_ms=own), kinds=kinds)
+    names = [line[2:39].strip() for line in layer_lines(summary_of(record).layers)]
+    assert names[2:5] == ["net.* (Linear) ×2", "head.* ×2", "net.1"]
+
+
+def test_no_sentence_is_cut_or_longer_than_a_line():
+    """Times of seconds with their mean, a name of 60 letters, and a long note."""
+    name = "model.decoder.layers.11.encoder_attention_layer_norm.weighted"
+    layers = LayersSummary(
+        steps=8,
+        layers={name: LayerSummary(forward_ms=1041.8, backward_ms=1041.8, gradient_norm=0.1234)},
+        forward_ms=1041.8,
+        rest_forward_ms=108.1,
+        mean_forward_ms=1180.4,
+        backward_ms=11041.8,
+        recompute_ms=1011.3,
+        rest_backward_ms=108.1,
+        mean_backward_ms=12180.4,
+        gradients=GradientsSummary(
+            steps=41,
+            first_norm=0.2145,
+            usual_norm=0.2138,
+            last_norm=0.1745,
+            bad_value=BadValueSummary(step=1031, phase="forward"),
+        ),
+        notes=("a note that is longer than one line, " * 4 + "and ends here",),
+    )
+    lines = layer_lines(layers)
+    said = " ".join(line.strip() for line in lines)
+    assert max(map(len, lines)) <= 80
+    assert "mean of all steps 12,180 ms" in said
+    assert "(first 0.2145, last finite 0.1745) in 41 steps; not finite from step 1,031 on" in said
+    assert f"largest of a layer: 0.1234, {name[:40]}" in said
+    assert said.endswith("and ends here")
+
+
 def test_the_gpu_s_own_record_and_its_kernels_are_told():
     kernels = [("gemm", 12, 8_000_000, 0), ("relu", 3, 1_000_000, -1)]
     record = layer_records(forward_ms={"a": 10.0}, kernels=(kernel_step(9.0, kernels, (9.0,)),))
@@ -47,6 +96,42 @@ def test_a_run_without_the_deep_profile_has_no_such_lines():
 def test_why_nothing_could_be_seen_is_told():
     record = layer_records(steps=0, forward_ms={"a": 1.0}, notes=("it is compiled",))
     assert layer_lines(summary_of(record).layers) == ["  Layers", "  it is compiled"]
+
+
+def compiled_blocks():
+    """Two compiled blocks with two layers each, and an eager layer that calls what is compiled."""
+    own = {"": 1.0, "head": 2.0}
+    for name in ("blocks.0", "blocks.1"):
+        own |= {name: 4.0, f"{name}.attn": 0.0, f"{name}.mlp": 0.0}
+    record = layer_records(
+        forward_ms=own,
+        backward_ms=own,
+        held={"saved": [8] * len(own), "parameters": [4] * len(own)},
+        compiled=frozenset({2, 5}),
+        calls_compiled=frozenset({1}),
+    )
+    record.calls[:, [3, 4, 6, 7]] = 0
+    return record
+
+
+def test_layers_inside_compiled_code_are_told_and_have_no_time():
+    found = summary_of(compiled_blocks()).layers
+    assert {name: layer.compiled for name, layer in found.layers.items() if layer.compiled} == {
+        "head": "partly",
+        **{f"blocks.{n}": "whole" for n in (0, 1)},
+        **{f"blocks.{n}.{part}": "inside" for n in (0, 1) for part in ("attn", "mlp")},
+    }
+    inside = found.layers["blocks.0.attn"]
+    assert (inside.forward_ms, inside.total_ms, inside.saved_bytes) == (None, None, None)
+    assert inside.parameters_bytes == 4
+    assert found.layers["blocks.0"].total_ms == 8.0 and found.forward_ms == 11.0
+    lines = layer_lines(found)
+    assert lines[-3:] == [
+        "  compiled, measured as a whole: blocks.*",
+        "  with compiled functions in their own time: head",
+        "  4 layers inside are not seen one by one; TORCH_COMPILE_DISABLE=1 shows them",
+    ]
+    assert not any("attn" in line for line in lines)
 
 
 def test_hostile_names_stay_on_their_line():
@@ -70,3 +155,39 @@ def test_a_rank_that_is_slow_in_one_layer_is_named():
     said = "  rank 2 takes 9.0 ms, the median rank 4.0 ms, in block.attn"
     assert said in lines_of(9.0)
     assert not any("median rank" in line for line in lines_of(4.2))
+
+
+def test_layers_and_the_rest_of_each_phase_are_told_beside_the_mean_of_all_steps():
+    own = {"": 0.5, "block": 3.5}
+    outside = {"host_forward": np.full(4, 1e6), "host_backward": np.full(4, np.nan)}
+    record = layer_records(forward_ms=own, backward_ms=own, outside_ns=outside)
+    found = summary_of(record).layers
+    assert (found.forward_ms, found.rest_forward_ms, found.rest_backward_ms) == (4.0, 1.0, None)
+    told = [line for line in layer_lines(found) if "in layers" in line]
+    mean = f"{found.mean_forward_ms:.1f} ms"
+    assert told == [f"  forward 5.0 ms: 4.0 ms in layers, 1.0 ms rest; mean of all steps {mean}"]
+
+
+def test_layers_that_are_slow_on_one_rank_or_became_slow_are_told_and_fit():
+    run = make_run(4, 40)
+    long = "model.encoder.blocks.11.attention.self.query_projection_of_a_long_name"
+    own = {long: 3.0, **{f"blocks.{n}": 2.0 for n in range(8)}}
+    records = [
+        burst_records(each.rank.pid, 24, own_ms=own, slow={long: 2.0} if number == 3 else None)
+        for number, each in enumerate(run.ranks)
+    ]
+    records[0].times_ns["host_forward"][24:, 4] *= 2.0
+    lines = layer_lines(build(with_layers(run, *records), 0.0, "0").layers)
+    (slow,) = [line for line in lines if line.startswith("  rank 3 takes")]
+    assert "×) what the others take, in model.encoder" in slow
+    (slowed,) = [line for line in lines if line.startswith("  since step 161 rank 0 takes")]
+    assert slowed.endswith(" for blocks.3")
+    assert all(len(line) <= 80 for line in lines)
+
+
+def test_layers_of_two_classes_that_differ_in_a_number_alone_are_told_apart():
+    own = {f"model.{n}": 3.0 if n % 2 == 0 else 1.0 for n in range(5)} | {"head": 0.5}
+    kinds = ("Linear", "ReLU", "Linear", "ReLU", "Linear", "Linear")
+    lines = layer_lines(summary_of(replace(layer_records(forward_ms=own), kinds=kinds)).layers)
+    names = [line.split("  ")[1] for line in lines[2:5]]
+    assert names == ["model.* (Linear) ×3", "model.* (ReLU) ×2", "head"]

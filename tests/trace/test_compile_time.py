@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import traceml
+from traceml.store.layer_records import read_layers
 
 COMPILING_S = 0.05
 
@@ -96,15 +97,24 @@ def test_no_callback_is_left_behind(traced):
 
 
 def test_dynamo_is_not_loaded_by_us(tmp_path):
+    """It takes seconds, which a step would take longer; also not to count a step's operations."""
     code = (
         "import sys, torch\n"
         "from pathlib import Path\n"
         "from traceml.trace import current, hooks\n"
-        f"hooks.install(current.start(Path({str(tmp_path)!r}), None, None))\n"
-        "for _ in range(3):\n"
-        "    torch.ones(2, requires_grad=True).sum().backward()\n"
-        "assert current.current().count_steps() == 2\n"
+        "from traceml.trace.deep import bursts\n"
+        "bursts.LAYERS_SHARE = 1e9\n"
+        f"session = current.start(Path({str(tmp_path)!r}), None, None)\n"
+        "hooks.install(session)\n"
+        "session.begin_deep_profile()\n"
+        "model = torch.nn.Linear(2, 2)\n"
+        "for _ in range(24):\n"
+        "    model(torch.ones(1, 2)).sum().backward()\n"
+        "assert session.count_steps() == 23\n"
+        "current.end()\n"
         "assert 'torch._dynamo' not in sys.modules\n"
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr
+    (layers,) = read_layers(tmp_path)
+    assert layers.counted

@@ -1,36 +1,72 @@
-"""The layers of a run in progress, for the views that follow it.
+"""The layers of a run in progress, and its sampled stacks, for the views that follow it.
 
 The agent does not read them: what a view wants to know costs the view, and neither the training nor
-the agent. A file is read again only when it has grown, and all of it takes a small share of a core.
+the agent. Of a file only what was added is read, and all of it takes a small share of a core.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
+from traceml.facts.gather import gather
 from traceml.facts.layers import layer_profile
+from traceml.figures.host_time import host_time_part
 from traceml.figures.layers import layers_part
 from traceml.figures.page import Part
 from traceml.model.settings import NOT_RECORDED, Settings
-from traceml.store.layer_records import LayerRecords, layer_files, read_layer_file
+from traceml.store.layer_records import LayerFileReader, LayerRecords, layer_files
+from traceml.store.load import load_run
 from traceml.store.regular_files import stat_regular
 from traceml.store.run_follower import RunFollower
+from traceml.store.stack_samples import FILE_NAME
+from traceml.summaries.host_time import host_time_summary
 from traceml.summaries.layers import StepMeans, profile_summary
 from traceml.summaries.record import Setting, Summary
 
 MAX_CORE_SHARE = 0.02
+MAX_LOADED_STEPS = 1_000_000
+"""Of all ranks together, about 300 MB. Stacks are told apart by the steps they were taken in: where
+a run has more, its stacks stay as they were last seen until it is over."""
 MAX_LOOK_S = 0.2
 """After so much CPU time the rest of the files wait for the next look: the page is waiting."""
+
+
+class LiveHostTime:
+    """One run's stack samples as they are written."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._written: tuple[tuple[int, int], ...] = ()
+        """The samples of each node that has any, as they were at the last look."""
+        self._part: Part | None = None
+        self._rests_until_s = 0.0
+
+    def part(self, follower: RunFollower) -> Part | None:
+        """Returns the part of the page as it was at the last look; `None` without samples."""
+        files = (stat_regular(node.place.folder / FILE_NAME) for node in follower.nodes())
+        written = tuple((found.st_ino, found.st_size) for found in files if found is not None)
+        if written == self._written or time.monotonic() < self._rests_until_s:
+            return self._part
+        if follower.steps_written() > MAX_LOADED_STEPS:
+            return self._part
+        began_s = time.thread_time()
+        self._written = written
+        records = load_run(self._folder)
+        self._part = host_time_part(host_time_summary(records, gather(records)))
+        spent_s = time.thread_time() - began_s
+        self._rests_until_s = time.monotonic() + spent_s / MAX_CORE_SHARE
+        return self._part
 
 
 class LiveLayers:
     """One run's layers as they are written."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self) -> None:
         self._sizes: dict[Path, int] = {}
+        self._readers: dict[Path, LayerFileReader] = {}
         self._records: dict[Path, LayerRecords] = {}
         self._part: Part | None = None
         self._rests_until_s = 0.0
@@ -40,21 +76,25 @@ class LiveLayers:
         if time.monotonic() < self._rests_until_s:
             return self._part
         began_s = time.thread_time()
-        if self._read(began_s):
+        if self._read(follower, began_s):
             self._part = self._drawn(follower, summary)
         spent_s = time.thread_time() - began_s
         self._rests_until_s = time.monotonic() + spent_s / MAX_CORE_SHARE
         return self._part
 
-    def _read(self, began_s: float) -> bool:
+    def _read(self, follower: RunFollower, began_s: float) -> bool:
         """Reads files that have grown, as far as time allows; returns whether any had."""
-        paths = layer_files(self._folder)
+        paths = {
+            path: node.place for node in follower.nodes() for path in layer_files(node.place.folder)
+        }
         has_news = False
-        for path in paths:
+        for path, place in paths.items():
             found = stat_regular(path)
             if found is None or self._sizes.get(path) == found.st_size:
                 continue
-            self._records[path] = read_layer_file(path, len(paths))
+            reader = self._readers.setdefault(path, LayerFileReader(path))
+            records = reader.read(len(paths))
+            self._records[path] = replace(records, pid=place.pid(records.pid))
             self._sizes[path] = found.st_size
             has_news = True
             if time.thread_time() - began_s > MAX_LOOK_S:

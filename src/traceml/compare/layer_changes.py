@@ -278,13 +278,14 @@ def _held(runs: Runs, names: Sequence[str], what: str) -> float | None:
     for run in runs:
         if run is None:
             continue
-        held = [_bytes(run.layers[name], what) for name in names if name in run.layers]
+        held = [held_bytes(run.layers[name], what) for name in names if name in run.layers]
         known = [size for size in held if size is not None]
         if known and len(known) == len(names):
             totals.append(float(max(known) if what == "peak" else sum(known)))
     return fmean(totals) if totals else None
 
 
-def _bytes(layer: LayerSummary, what: str) -> int | None:
+def held_bytes(layer: LayerSummary, what: str) -> int | None:
+    """Returns what a layer holds, by a name of `MEMORY`; `None` where that was not measured."""
     found: int | None = getattr(layer, f"{what}_bytes")
     return found

@@ -42,6 +42,8 @@ class BadValue:
     is_scaled: bool = False
     """Whether a scaler had scaled the loss: as long as the loss is finite, it is about to skip the
     step and go on."""
+    is_of_inputs: bool = False
+    """Whether the batch that the model was given held it: no layer made it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +156,9 @@ def _bad_value(records: LayerRecords, rank: int) -> BadValue | None:
     step = records.norms.steps[row]
     before = records.norms.steps[row - 1] if row else None
     norms = records.norms.values[row]
+    seen_in_loss = _seen_in_loss(records, rank, before, step)
+    if seen_in_loss is not None:
+        return seen_in_loss
     seen = _bad_activation(records, step, before)
     is_scaled = step in records.scaled_steps
     if seen is not None:
@@ -170,6 +175,36 @@ def _bad_value(records: LayerRecords, rank: int) -> BadValue | None:
     return BadValue(rank, step, "backward", name, kind, finite_name, before, is_scaled)
 
 
+def _seen_in_loss(
+    records: LayerRecords, rank: int, finite_step: int | None, step: int
+) -> BadValue | None:
+    """Returns what the graph of the first loss that was not finite says, where that is of the batch
+    or of parameters: then no layer's forward pass made the value."""
+    after = finite_step or 0
+    inputs = [each for each in records.bad_inputs if after < each <= step]
+    updates = [each for each in records.bad_parameters if after <= each.step <= step]
+    layers = [each.step for each in records.bad_layers if after < each.step <= step]
+    first = min([*inputs, *(each.step for each in updates), *layers], default=None)
+    if first is None or first in layers:
+        return None
+    if first in inputs:
+        return BadValue(rank, first, "forward", None, finite_step=first - 1, is_of_inputs=True)
+    norms = np.zeros(len(records.names))
+    norms[list(updates[0].layers)] = np.inf
+    owners = {place for each in records.norms.values for place in np.flatnonzero(~np.isnan(each))}
+    norms[[place not in owners for place in range(len(norms))]] = np.nan
+    place, finite = _backward_layer(records, norms)
+    return BadValue(
+        rank,
+        first,
+        "backward",
+        records.names[place],
+        records.kinds[place],
+        None if finite is None else records.names[finite],
+        first - 1,
+    )
+
+
 def _bad_activation(
     records: LayerRecords, step: int, finite_step: int | None
 ) -> tuple[int, int] | None:
@@ -181,7 +216,8 @@ def _bad_activation(
     for row, seen in enumerate(records.largest.steps):
         bad_places = set(np.flatnonzero(np.isinf(records.largest.values[row])).tolist())
         if bad_places and (finite_step or 0) < seen <= step:
-            return seen, next(place for place in _order(records) if place in bad_places)
+            order = [*records.return_order, *_never_returned(records)]
+            return seen, next(place for place in order if place in bad_places)
     return None
 
 
@@ -190,9 +226,9 @@ def _backward_layer(records: LayerRecords, norms: Values) -> tuple[int, int | No
 
     Backward goes against the order in which layers return. The last layer with a bad gradient got
     or made the first bad value; a layer without parameters that lies behind it may have made it: of
-    those, one that the script itself defines is named rather than one of torch's.
+    those, one that the script itself defines is named rather than one of a library's.
     """
-    order = _order(records)
+    order = _backward_order(records)
     bad = [number for number, place in enumerate(order) if np.isinf(norms[place])][-1]
     behind = order[bad + 1 :]
     finite = next((place for place in behind if np.isfinite(norms[place])), None)
@@ -200,17 +236,23 @@ def _backward_layer(records: LayerRecords, norms: Values) -> tuple[int, int | No
     suspects = [
         place
         for place in between
-        if place not in records.of_torch and not _has_below(records.names, place)
+        if place not in records.of_library and not _has_below(records.names, place)
     ]
     return (suspects[0] if suspects else order[bad]), finite
 
 
-def _order(records: LayerRecords) -> list[int]:
-    """Returns the places of all layers in the order in which they return, as far as it is known:
-    else in that of the model's own list."""
+def _backward_order(records: LayerRecords) -> list[int]:
+    """Returns all layers, those last that backward reaches first.
+
+    One that is never called, its parameters used directly, must not pass for one of those.
+    """
+    return [*_never_returned(records), *records.return_order]
+
+
+def _never_returned(records: LayerRecords) -> list[int]:
+    """Returns the layers that were not called in the step whose order is known."""
     known = set(records.return_order)
-    rest = (place for place in range(len(records.names)) if place not in known)
-    return [*records.return_order, *rest]
+    return [place for place in range(len(records.names)) if place not in known]
 
 
 def _has_below(names: Sequence[str], place: int) -> bool:
@@ -232,7 +274,7 @@ def _rise(records: LayerRecords, rank: int) -> GradientRise | None:
     layers = records.norms.values[:end]
     usual_rows = slice(usual_at, usual_at + MIN_NORMS)
     usual = float(np.median(totals[usual_rows]))
-    place, first = _first_to_rise(layers, at, usual_rows, usual, _order(records))
+    place, first = _first_to_rise(layers, at, usual_rows, usual, _backward_order(records))
     largest = totals[at:end]
     return GradientRise(
         rank=rank,
@@ -261,6 +303,7 @@ def _explosion(totals: Values) -> tuple[int, int] | None:
         (totals >= EXPLODED * usual)
         & (totals >= ABOVE_START * medians[0])
         & (stays >= ROSE * usual)
+        & (_tail_means(totals) >= EXPLODED * usual)
         & np.isfinite(totals)
         & (usual > 0)
     )
@@ -268,6 +311,18 @@ def _explosion(totals: Values) -> tuple[int, int] | None:
         return None
     at = int(np.argmax(is_exploded))
     return at, int(np.argmin(medians[: at - MIN_NORMS + 1]))
+
+
+def _tail_means(totals: Values) -> Values:
+    """Returns the geometric mean of each norm and all finite ones after it: a single high norm
+    among many that scatter widely is no explosion."""
+    is_finite = np.isfinite(totals)
+    logs = np.log(
+        np.maximum(totals, np.finfo(float).tiny), where=is_finite, out=np.zeros(len(totals))
+    )
+    sums, counts = np.cumsum(logs[::-1]), np.cumsum(is_finite[::-1])
+    means: Values = np.exp(sums / np.maximum(counts, 1))[::-1]
+    return means
 
 
 def _first_to_rise(

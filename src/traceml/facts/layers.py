@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import reduce
 from typing import Any
@@ -12,15 +12,37 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from traceml.facts.burst_times import (
+    layer_bursts,
+    longest_layers,
+    max_steps_per_row,
+    steps_of_rows,
+)
 from traceml.facts.gradients import NO_GRADIENTS, GradientFacts, gradient_facts
+from traceml.facts.layer_growth import LayerGrowth, layer_growth
 from traceml.facts.layer_memory import LayerMemory, layer_memory
+from traceml.facts.slow_layers import (
+    SlowedLayer,
+    SlowLayer,
+    slow_kernels,
+    slow_on_one_rank,
+    slowed_down,
+)
 from traceml.model.device_peaks import device_peak
-from traceml.model.layer_names import outer_name
+from traceml.model.layer_names import (
+    COMPILED_INSIDE,
+    COMPILED_PARTLY,
+    COMPILED_WHOLE,
+    outer_name,
+)
+from traceml.model.quantities import count
 from traceml.model.settings import NOT_RECORDED, Settings
-from traceml.store.layer_records import HELD, TIMES, LayerRecords
+from traceml.store.layer_records import HELD, PHASES, TIMES, Launches, LayerRecords
 
 MAX_BUSY_SHARE = 0.5
 """A layer whose kernels run for less of its time than this waits for their launches."""
+SHARDED = ("FSDP", "FSDP2", "DeepSpeed")
+"""Their layers wait for the parameters that other ranks hold: a long time may be waiting."""
 Values = npt.NDArray[np.float64]
 
 
@@ -45,8 +67,8 @@ class LayerFacts:
     phase that was not measured is missing."""
     stderr_s: float | None
     """The standard error of its own time over steps; `None` with a single step."""
-    total_s: float
-    """Its own time and that of every layer below its name."""
+    total_s: float | None
+    """Its own time and that of every layer below its name; `None` inside compiled code."""
     held_bytes: Mapping[str, int]
     """What it holds itself on the rank that holds the most, by the names of `HELD`; what was not
     measured is missing."""
@@ -67,6 +89,9 @@ class LayerFacts:
     worst_s: float | None = None
     median_s: float | None = None
     """Its own time on the median rank."""
+    compiled: str | None = None
+    """How it is compiled: `whole`, `partly` or `inside` (see `COMPILED_WHOLE`); `None` where it is
+    not. Nothing is known of the time of a layer inside, nor of what it keeps for backward."""
 
     @property
     def time_s(self) -> float:
@@ -111,6 +136,9 @@ class LayerProfile:
     """How many steps of the rank with the fewest were timed."""
     layers: tuple[LayerFacts, ...] = ()
     """Outer layers before those below them."""
+    rest_s: Mapping[str, float] = field(default_factory=dict)
+    """By phase (`forward`, `backward`): how much of it lies in no layer, in seconds per step, in
+    the very steps that were timed; a phase that was not seen as a whole is missing."""
     activity: GpuActivity | None = None
     """`None` where the GPU's activity was not recorded."""
     flops: float | None = None
@@ -122,6 +150,16 @@ class LayerProfile:
     """The gradients and activations of layers: what became non-finite, what grew."""
     memory: LayerMemory | None = None
     """What layers hold and keep for backward; `None` where that was not looked at."""
+    slow_on_rank: tuple[SlowLayer, ...] = ()
+    """Layers that take longer on one rank than on the others, the most expensive first."""
+    slow_kernels: tuple[SlowLayer, ...] = ()
+    """The same of the kernels of a layer."""
+    slowed_down: tuple[SlowedLayer, ...] = ()
+    """Layers that became slower during the run, the most expensive first."""
+    growth: tuple[LayerGrowth, ...] = ()
+    """The modules that hold more and more memory, those that grow fastest first."""
+    slowed_kernels: tuple[SlowedLayer, ...] = ()
+    """The same of the kernels of a layer."""
     notes: tuple[str, ...] = ()
 
     def phase_s(self, phase: str) -> float | None:
@@ -131,6 +169,39 @@ class LayerProfile:
 
 
 NO_LAYERS = LayerProfile()
+
+FIRST_LOOK_STEPS = 8
+"""A run of fewer steps may end before its layers are looked at for the first time."""
+
+
+NORMS_OF_PARTS = (
+    "Gradient norms are those of a rank's own part of the parameters, which are spread over ranks "
+    "({how}): the norms of whole layers are larger. That they grow, or are not finite, shows in "
+    "the parts too."
+)
+
+
+def sharding_of(settings: Settings) -> str:
+    """Returns what spreads each parameter over ranks (`FSDP2`); empty where nothing does."""
+    kinds = (settings.parallelism or "").split(" + ")
+    return ", ".join(kind for kind in kinds if kind in SHARDED)
+
+
+def why_no_layers(forward_s: float | None, steps_taken: int) -> str:
+    """Returns why a deep profile has no layers; `forward_s` is what the calls of models took in a
+    step, `None` where no call was seen."""
+    if forward_s is None:
+        return (
+            "No layers: no torch.nn.Module was called in a training step. Work by functions of "
+            "torch alone is in the phases above; a model that TraceML has not found by itself is "
+            "named with traceml.trace_model_instance(model)."
+        )
+    if steps_taken < FIRST_LOOK_STEPS:
+        return (
+            f"No layers: the run took {count(steps_taken, 'step')}, and layers are looked at after "
+            "the first few of a run."
+        )
+    return "No layers: none of the steps could be looked at layer by layer."
 
 
 def layer_profile(
@@ -147,27 +218,72 @@ def layer_profile(
     """
     notes = tuple(dict.fromkeys(note for each in records for note in each.notes))
     gradients = gradient_facts(records, ranks)
-    memory = layer_memory(records)
+    memory, growth = layer_memory(records), layer_growth(records, ranks)
     timed = [each for each in records if each.steps and each.names]
     if not timed:
-        return LayerProfile(gradients=gradients, memory=memory, notes=notes)
+        return LayerProfile(gradients=gradients, memory=memory, growth=growth, notes=notes)
     has_gpu = all("gpu_forward" in each.times_ns for each in timed)
-    layers = _layers(timed, ranks, "gpu" if has_gpu else "host")
+    clock = "gpu" if has_gpu else "host"
+    names = _all_names(timed)
+    placed = _placed(timed, names)
+    own = {phase: _by_rank(placed, f"{clock}_{phase}") for phase in TIMES}
+    layers = _layers(placed, names, own, ranks, clock)
+    # A process that is no rank, such as one of an earlier attempt, is no peer of one.
+    of_ranks = [each for each in placed if each.records.pid in ranks] or placed[:1]
+    slow, slowed = _slow_layers(of_ranks, list(names), own, ranks, clock)
+    if len(timed) > 1 and sharding_of(settings):
+        slow, slowed = (), ()
+    kernels, slowed_kernels = slow_kernels([each.records for each in of_ranks], ranks)
     peak = device_peak(device) if has_gpu else None
     fastest = None if peak is None else peak.operations(*_number_type(settings))
     if peak is not None and fastest is not None:
         layers = tuple(_with_limit(layer, fastest, peak.memory) for layer in layers)
     return LayerProfile(
         clock="gpu" if has_gpu else "cpu",
-        steps=min(len(each.steps) for each in timed),
+        steps=min(_steps_seen(each) for each in timed),
         layers=layers,
+        rest_s=_rest(timed, clock),
         activity=_activity(timed),
         flops=_step_flops(timed),
         peak_flops=fastest,
         gradients=gradients,
         memory=memory,
+        slow_on_rank=slow,
+        slow_kernels=kernels,
+        slowed_down=slowed,
+        growth=growth,
+        slowed_kernels=slowed_kernels,
         notes=notes,
     )
+
+
+def _slow_layers(
+    placed: Sequence[_PlacedRecords],
+    names: Sequence[str],
+    own: Mapping[str, Values],
+    ranks: Mapping[int, int],
+    clock: str,
+) -> tuple[tuple[SlowLayer, ...], tuple[SlowedLayer, ...]]:
+    """Returns the layers that are slow on one rank, and those that became slow."""
+    chosen = longest_layers(_sum_of_phases(own))
+    steps_per_row = max_steps_per_row(each.records for each in placed)
+    bursts = [
+        layer_bursts(
+            each.records,
+            ranks.get(each.records.pid, 0),
+            clock,
+            each.own_places()[chosen],
+            steps_per_row,
+        )
+        for each in placed
+    ]
+    compared = [names[place] for place in chosen]
+    return slow_on_one_rank(compared, bursts), slowed_down(compared, bursts)
+
+
+def _steps_seen(records: LayerRecords) -> int:
+    """Returns how many steps were timed, also where some of them share a row."""
+    return int(records.row_steps.sum()) or len(records.steps)
 
 
 def _all_names(timed: Sequence[LayerRecords]) -> dict[str, str]:
@@ -190,6 +306,12 @@ class _PlacedRecords:
         row[self.places] = values
         return row
 
+    def own_places(self) -> npt.NDArray[np.intp]:
+        """Returns for each of all layers its place among this process's own; -1 for none."""
+        found = np.full(self.count, -1)
+        found[self.places] = np.arange(len(self.places))
+        return found
+
 
 def _placed(timed: Sequence[LayerRecords], names: Mapping[str, str]) -> list[_PlacedRecords]:
     places = {name: place for place, name in enumerate(names)}
@@ -204,9 +326,21 @@ def _by_rank(placed: Sequence[_PlacedRecords], key: str) -> Values:
     found = np.full((len(placed), placed[0].count), np.nan)
     for row, each in enumerate(placed):
         if key in each.records.times_ns:
-            means = _mean(each.records.times_ns[key], axis=0) / 1e9
+            means = _mean_of_rows(each.records, each.records.times_ns[key]) / 1e9
             found[row] = each.spread(means, np.nan)
     return found
+
+
+def _mean_of_rows(records: LayerRecords, values: npt.NDArray[Any]) -> Values:
+    """Returns means by layer over the steps of all rows; NaN where nothing was measured."""
+    weights = records.row_steps
+    if not len(weights) or (weights == 1).all():
+        return _mean(values, axis=0)
+    weighed = np.where(np.isnan(values), 0, weights[:, None])
+    sums = np.sum(np.nan_to_num(values) * weighed, axis=0)
+    steps = weighed.sum(axis=0)
+    means: Values = np.where(steps > 0, sums / np.maximum(steps, 1), np.nan)
+    return means
 
 
 def _mean(values: Values, axis: int) -> Values:
@@ -216,25 +350,39 @@ def _mean(values: Values, axis: int) -> Values:
     return np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
 
 
+def _sum_of_phases(own: Mapping[str, Values]) -> Values:
+    """Returns the time of all phases, by process and layer; 0 where nothing was measured."""
+    return reduce(np.add, (np.nan_to_num(values) for values in own.values()))
+
+
 def _layers(
-    timed: Sequence[LayerRecords], ranks: Mapping[int, int], clock: str
+    placed: Sequence[_PlacedRecords],
+    names: Mapping[str, str],
+    own: Mapping[str, Values],
+    ranks: Mapping[int, int],
+    clock: str,
 ) -> tuple[LayerFacts, ...]:
-    names = _all_names(timed)
-    placed = _placed(timed, names)
-    own = {phase: _by_rank(placed, f"{clock}_{phase}") for phase in TIMES}
     phases = {phase: _mean(values, axis=0) for phase, values in own.items()}
-    by_rank = reduce(np.add, (np.nan_to_num(values) for values in own.values()))
+    by_rank = _sum_of_phases(own)
     totals = _totals(list(names), by_rank.mean(axis=0))
     errors = _standard_errors(placed, clock)
     calls = _mean(
-        np.array([each.spread(each.records.calls.mean(axis=0), np.nan) for each in placed]), axis=0
+        np.array(
+            [
+                each.spread(_mean_of_rows(each.records, each.records.calls), np.nan)
+                for each in placed
+            ]
+        ),
+        axis=0,
     )
     held = _held(placed)
     flops, moved = (_counted(placed, what) for what in ("flops", "bytes"))
     busy, kernels = (_kernel_means(placed, key) for key in ("busy_ns", "kernels"))
     worst, medians = by_rank.argmax(axis=0), np.median(by_rank, axis=0)
-    several = len(timed) > 1
-    return tuple(
+    several = len(placed) > 1
+    timed = [each.records for each in placed]
+    compiled = _compiled(timed, dict(zip(names, np.nan_to_num(calls).tolist(), strict=True)))
+    layers = (
         LayerFacts(
             name=name,
             kind=kind,
@@ -251,12 +399,61 @@ def _layers(
             kernels=None if kernels is None else float(kernels[place]),
             flops=None if flops is None else float(flops[place]),
             moved_bytes=None if moved is None else float(moved[place]),
-            worst_rank=ranks.get(timed[worst[place]].pid, 0) if several else None,
+            worst_rank=ranks.get(placed[worst[place]].records.pid, 0) if several else None,
             worst_s=float(by_rank[worst[place], place]) if several else None,
             median_s=float(medians[place]) if several else None,
+            compiled=compiled.get(name),
         )
         for place, (name, kind) in enumerate(names.items())
     )
+    return tuple(map(_without_unseen, layers))
+
+
+def _compiled(timed: Sequence[LayerRecords], calls: Mapping[str, float]) -> dict[str, str]:
+    """Returns how layers are compiled, by name; `calls` are those of every layer per step."""
+    whole = {each.names[place] for each in timed for place in each.compiled}
+    found = {
+        name: COMPILED_INSIDE
+        for name, count in calls.items()
+        if not count and outer_name(name, whole) is not None
+    }
+    partly = (each.names[place] for each in timed for place in each.calls_compiled)
+    return found | dict.fromkeys(partly, COMPILED_PARTLY) | dict.fromkeys(whole, COMPILED_WHOLE)
+
+
+def _without_unseen(layer: LayerFacts) -> LayerFacts:
+    """Returns a layer inside compiled code without what cannot be known of it."""
+    if layer.compiled != COMPILED_INSIDE:
+        return layer
+    unseen = ("saved", "peak")
+    return replace(
+        layer,
+        own_s={},
+        stderr_s=None,
+        total_s=None,
+        held_bytes={key: held for key, held in layer.held_bytes.items() if key not in unseen},
+        busy_s=None,
+        kernels=None,
+        flops=None,
+        moved_bytes=None,
+        worst_rank=None,
+        worst_s=None,
+        median_s=None,
+    )
+
+
+def _rest(timed: Sequence[LayerRecords], clock: str) -> dict[str, float]:
+    """Returns what of each phase lies in no layer, as means over steps and ranks."""
+    found = {}
+    for phase in PHASES:
+        rows = [each.outside_ns.get(f"{clock}_{phase}", np.zeros(0)) for each in timed]
+        if all(np.isfinite(row).any() for row in rows):
+            means = [
+                float(_mean_of_rows(each, row[:, None])[0])
+                for each, row in zip(timed, rows, strict=True)
+            ]
+            found[phase] = sum(means) / len(means) / 1e9
+    return found
 
 
 def _totals(names: Sequence[str], own_s: Values) -> Values:
@@ -276,8 +473,11 @@ def _depth(name: str) -> int:
 
 def _standard_errors(placed: Sequence[_PlacedRecords], clock: str) -> Values:
     """Returns the standard error of each layer's own time over the steps of all ranks; NaN with
-    fewer than two steps."""
-    count, total, squares = (np.zeros(placed[0].count) for _ in range(3))
+    fewer than two rows.
+
+    A row that is the mean of several steps counts as often as it has steps, as in the mean itself.
+    """
+    rows, count, total, squares = (np.zeros(placed[0].count) for _ in range(4))
     for each in placed:
         times_ns = each.records.times_ns
         steps_s = reduce(
@@ -288,12 +488,14 @@ def _standard_errors(placed: Sequence[_PlacedRecords], clock: str) -> Values:
                 if (key := f"{clock}_{phase}") in times_ns
             ),
         )
-        count[each.places] += len(steps_s)
-        total[each.places] += steps_s.sum(axis=0)
-        squares[each.places] += (steps_s**2).sum(axis=0)
+        weights = steps_of_rows(each.records)[:, None]
+        rows[each.places] += len(steps_s)
+        count[each.places] += weights.sum()
+        total[each.places] += (weights * steps_s).sum(axis=0)
+        squares[each.places] += (weights * steps_s**2).sum(axis=0)
     with np.errstate(invalid="ignore", divide="ignore"):
-        variance = np.maximum(squares - total**2 / count, 0.0) / (count - 1)
-        errors: Values = np.where(count > 1, np.sqrt(variance / count), np.nan)
+        variance = np.maximum(squares - total**2 / count, 0.0) / (rows - 1)
+        errors: Values = np.where(rows > 1, np.sqrt(variance / count), np.nan)
     return errors
 
 
@@ -310,46 +512,60 @@ def _held(placed: Sequence[_PlacedRecords]) -> dict[str, Values]:
 
 def _kernel_means(placed: Sequence[_PlacedRecords], what: str) -> Values | None:
     """Returns a mean over steps and ranks by layer; `None` where no activity was recorded."""
-    rows = [
-        each.spread(getattr(step, f"layer_{what}"))
-        for each in placed
-        for step in each.records.kernels
-    ]
-    return np.mean(rows, axis=0) if rows else None
+    total, steps = np.zeros(placed[0].count if placed else 0), 0
+    for each in placed:
+        for step in each.records.kernels:
+            total[each.places] += getattr(step, f"layer_{what}") * step.steps
+            steps += step.steps
+    return total / steps if steps else None
 
 
 def _activity(timed: Sequence[LayerRecords]) -> GpuActivity | None:
-    recorded = [(each, step) for each in timed for step in each.kernels]
-    if not recorded:
+    steps = [step for each in timed for step in each.kernels]
+    count = sum(step.steps for step in steps)
+    if not count:
         return None
-    steps = [step for _, step in recorded]
-    calls, took, layers = Counter[str](), Counter[str](), dict[str, Counter[str | None]]()
-    for each, step in recorded:
-        for kernel in step.by_kernel:
-            calls[kernel.name] += kernel.calls
-            took[kernel.name] += kernel.ns
-            known = 0 <= kernel.layer < len(each.names)
-            by_layer = layers.setdefault(kernel.name, Counter())
-            by_layer[each.names[kernel.layer] if known else None] += kernel.ns
-    count = len(steps)
 
-    def mean_s(name: str) -> float:
-        return float(sum(getattr(step, name) for step in steps)) / count / 1e9
+    def mean(name: str) -> float:
+        return float(sum(getattr(step, name) * step.steps for step in steps)) / count
 
     return GpuActivity(
         steps=count,
-        busy_s=mean_s("busy_ns"),
-        kernels_per_step=sum(step.kernels for step in steps) / count,
-        copies_s=mean_s("copies_ns"),
-        communication_s=mean_s("communication_ns"),
-        communication_alone_s=mean_s("communication_alone_ns"),
-        kernels=tuple(
-            KernelFacts(
-                name, calls[name] / count, ns / count / 1e9, layers[name].most_common(1)[0][0]
-            )
-            for name, ns in took.most_common()
-        ),
+        busy_s=mean("busy_ns") / 1e9,
+        kernels_per_step=mean("kernels"),
+        copies_s=mean("copies_ns") / 1e9,
+        communication_s=mean("communication_ns") / 1e9,
+        communication_alone_s=mean("communication_alone_ns") / 1e9,
+        kernels=_kernels_by_name(timed, count),
     )
+
+
+def _kernels_by_name(timed: Sequence[LayerRecords], count: int) -> tuple[KernelFacts, ...]:
+    """Returns the kernels of one name together, the longest first."""
+    calls, took = Counter[str](), Counter[str]()
+    layers: defaultdict[str, Counter[str | None]] = defaultdict(Counter)
+    for each in timed:
+        for launches, times in _by_table(each).items():
+            for name, layer, called, ns in zip(
+                launches.names, launches.layers.tolist(), *times.tolist(), strict=True
+            ):
+                calls[name] += called
+                took[name] += ns
+                layers[name][each.names[layer] if layer >= 0 else None] += ns
+    return tuple(
+        KernelFacts(name, calls[name] / count, ns / count / 1e9, layers[name].most_common(1)[0][0])
+        for name, ns in took.most_common()
+        if calls[name]
+    )
+
+
+def _by_table(records: LayerRecords) -> dict[Launches, Values]:
+    """Returns calls and nanoseconds of all steps, for each table of launches."""
+    found: dict[Launches, Values] = {}
+    for step in records.kernels:
+        sums = found.setdefault(step.launches, np.zeros((2, len(step.launches.names))))
+        sums += np.array([step.calls, step.ns]) * step.steps
+    return found
 
 
 # How close to the device's limits

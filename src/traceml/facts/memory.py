@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 import numpy as np
@@ -14,8 +14,11 @@ from traceml.facts.trend import Floats, Trend, find_trend
 from traceml.model import record_layout
 from traceml.model.sample import ProcessSample, Sample
 from traceml.store.records import RankRecords
+from traceml.store.step_columns import StepColumns
 
 CHUNK_STEPS = 64  # as many as a block of folded steps holds at least
+RECORDING_STEPS = 2
+"""Steps after a recorded one in which what it took may still be growing."""
 
 
 class MemoryOwner(str, Enum):
@@ -86,26 +89,38 @@ def processes_by_rank(samples: Sequence[Sample]) -> dict[int, Sampled]:
 
 
 def rank_memory(
-    rank: RankRecords, sampled: Sampled = (), complete: RankSteps | None = None
+    rank: RankRecords,
+    sampled: Sampled = (),
+    complete: RankSteps | None = None,
+    recorded: Collection[int] = (),
 ) -> RankMemory:
-    """Returns one rank's peaks and trends, from its steps and the samples of its process."""
+    """Returns one rank's peaks and trends, from its steps and the samples of its process.
+
+    `recorded` are the steps in which torch's profiler ran for us: what it takes from the host then
+    is no growth of the script's.
+    """
     resident = [process.rss_bytes for _, process in sampled if process.rss_bytes is not None]
     seen = (_peak(rank, "rss_bytes"), max(resident, default=None))
     return RankMemory(
         peak_allocated_bytes=_peak(rank, "allocated_bytes"),
         peak_reserved_bytes=_peak(rank, "reserved_bytes"),
         peak_rss_bytes=max((peak for peak in seen if peak is not None), default=None),
-        trends=_trends(rank, complete_steps(rank) if complete is None else complete, sampled),
+        trends=_trends(
+            rank, complete_steps(rank) if complete is None else complete, sampled, recorded
+        ),
     )
 
 
-def _trends(rank: RankRecords, steps: RankSteps, sampled: Sampled) -> dict[MemoryOwner, Trend]:
+def _trends(
+    rank: RankRecords, steps: RankSteps, sampled: Sampled, recorded: Collection[int]
+) -> dict[MemoryOwner, Trend]:
     starts_s = _unix_s(rank, steps.columns["start_ns"])
     by_step = _from_steps(rank, steps, starts_s, "rss_bytes")
     by_second = _from_samples(steps, starts_s, [(at, one.rss_bytes) for at, one in sampled])
+    host = by_step if len(by_step.sizes) >= len(by_second.sizes) else by_second
     readings = {
         MemoryOwner.GPU: _from_steps(rank, steps, starts_s, "allocated_bytes"),
-        MemoryOwner.HOST: by_step if len(by_step.sizes) >= len(by_second.sizes) else by_second,
+        MemoryOwner.HOST: _without_recordings(host, recorded) if recorded else host,
         MemoryOwner.WORKERS: _from_samples(steps, starts_s, _of_all_workers(sampled)),
     }
     found = {place: find_trend(r.numbers, r.times_s, r.sizes) for place, r in readings.items()}
@@ -115,6 +130,8 @@ def _trends(rank: RankRecords, steps: RankSteps, sampled: Sampled) -> dict[Memor
 def _from_steps(rank: RankRecords, steps: RankSteps, starts_s: Floats, name: str) -> _Readings:
     """Returns the sizes recorded with the steps; by chunks where old steps are merged into
     blocks."""
+    if steps.columns.constants.get(name) == record_layout.NOT_MEASURED and not len(rank.blocks):
+        return _NO_READINGS
     sizes = steps.columns[name]
     read = sizes != record_layout.NOT_MEASURED
     numbers = steps.index + 1
@@ -134,6 +151,18 @@ def _from_steps(rank: RankRecords, steps: RankSteps, starts_s: Floats, name: str
         np.concatenate([_unix_s(rank, blocks["start_ns"][counted]), starts_s]),
         np.concatenate([blocks[f"{name}_min"][counted], sizes]),
     )
+
+
+def _without_recordings(readings: _Readings, recorded: Collection[int]) -> _Readings:
+    """Returns readings in which memory grows between two, where a recording was in between, as fast
+    as between all others."""
+    steps, numbers = np.sort(np.fromiter(recorded, np.int64)), readings.numbers
+    before = np.searchsorted(steps, numbers[:-1] - RECORDING_STEPS)
+    is_recorded = np.searchsorted(steps, numbers[1:], "right") > before
+    grew, passed = np.diff(readings.sizes), np.diff(numbers)
+    per_step = grew[~is_recorded].sum() / max(passed[~is_recorded].sum(), 1)
+    taken = np.where(is_recorded, grew - np.round(per_step * passed), 0).astype(np.int64)
+    return replace(readings, sizes=readings.sizes - np.append(0, np.cumsum(taken)))
 
 
 def _from_samples(
@@ -170,7 +199,9 @@ def _unix_s(rank: RankRecords, starts_ns: Ints) -> Floats:
 
 
 def _peak(rank: RankRecords, name: str) -> int | None:
-    found = int(rank.steps[name].max(initial=record_layout.NOT_MEASURED))
+    steps = rank.steps
+    sizes = steps.broadcastable(name) if isinstance(steps, StepColumns) else steps[name]
+    found = int(np.max(sizes, initial=record_layout.NOT_MEASURED))
     if len(rank.blocks):
         counted = rank.blocks[f"{name}_count"] > 0
         found = max(found, int(rank.blocks[f"{name}_max"][counted].max(initial=found)))

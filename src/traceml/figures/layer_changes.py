@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from traceml.compare.record import LayerChange, LayerComparison, LayerMemoryChange
-from traceml.figures.page import Part, Row, Table, Tone
+from collections.abc import Sequence
+
+from traceml.compare.many_record import LayerOfRuns, ManyLayers
+from traceml.compare.record import Delta, LayerChange, LayerComparison, LayerMemoryChange
+from traceml.figures.compared_run import ComparedRun
+from traceml.figures.page import GridCell, GridRow, Part, Row, Table, Tone, WideGrid
 from traceml.figures.words import cell, line
 from traceml.model.quantities import count, memory, milliseconds, percent
 from traceml.text.layer_changes import (
     HELD,
     interval_words,
+    layer_notes,
     names_told,
+    row_change,
+    row_names,
+    row_value,
     signed_memory,
     unit_name,
 )
@@ -30,6 +38,50 @@ def layer_changes_part(found: LayerComparison | None) -> Part | None:
         tables=tuple(tables),
         is_wide=bool(tables),
     )
+
+
+def layer_grid_part(found: ManyLayers | None, runs: Sequence[ComparedRun]) -> Part | None:
+    """Returns the layers that moved in some of many runs, with a column per run; `None` where no
+    two runs have layers."""
+    if found is None:
+        return None
+    notes = " ".join(line(note, 300) for note in layer_notes(found))
+    if not found.rows:
+        said = "No layer is shown to take more or less time than in the baseline."
+        return Part(id="layers", title="Layers", note=f"{said} {notes}".strip())
+    whole = tuple(
+        GridCell(
+            milliseconds(found.time_ms.get(run.label, Delta()).rhs),
+            note=row_change(found.time_ms.get(run.label, Delta())) or None,
+        )
+        for run in runs
+    )
+    shown = found.rows[:MAX_ROWS]
+    rows = tuple(
+        GridRow(name, tuple(_grid_cell(row, run.label) for run in runs))
+        for name, row in zip(row_names(shown), shown, strict=True)
+    )
+    grid = WideGrid(
+        id="layer-grid",
+        title="Layers that moved",
+        columns=tuple(run.column for run in runs),
+        rows=(GridRow("All layers", whole), *rows),
+        note=_hidden(
+            found.rows_in_all - len(rows),
+            "Own time per step, without the layers below. Coloured: p < 0.05, corrected for all "
+            "layers and runs; of memory, every change.",
+        ),
+    )
+    return Part(id="layers", title="Layers", note=notes or None, grids=(grid,), is_wide=True)
+
+
+def _grid_cell(row: LayerOfRuns, label: str) -> GridCell:
+    change = row.changes.get(label, Delta())
+    is_shown = change.significant or (row.what != "time" and change.delta)
+    tone: Tone | None = None
+    if is_shown:
+        tone = "crit" if (change.delta or 0.0) > 0 else "good"
+    return GridCell(row_value(row, change.rhs), note=row_change(change) or None, tone=tone)
 
 
 def _told(found: LayerComparison) -> list[str]:

@@ -12,7 +12,14 @@ from traceml.figures.layer_record import LayerBar, LayerColumn, LayerRows, Layer
 from traceml.figures.page import Row, Table
 from traceml.figures.units import PERCENT, PLAIN, Floats, Unit
 from traceml.figures.words import cell
-from traceml.model.layer_names import MODEL, outer_name, repeated_name
+from traceml.model.layer_names import (
+    COMPILED_INSIDE,
+    COMPILED_PARTLY,
+    COMPILED_WHOLE,
+    MODEL,
+    outer_name,
+    repeated_name,
+)
 from traceml.model.quantities import NOT_MEASURED, count
 from traceml.summaries.layer_record import LayersSummary, LayerSummary
 
@@ -27,6 +34,11 @@ DIGITS = 6
 MILLISECONDS, MICROSECONDS = Unit("ms", 1e-3), Unit("µs", 1e-6)
 MEBIBYTES, KIBIBYTES = Unit("MiB", 2.0**20), Unit("KiB", 2.0**10)
 
+_COMPILED = {
+    COMPILED_WHOLE: "compiled",
+    COMPILED_PARTLY: "calls compiled functions",
+    COMPILED_INSIDE: "inside compiled code",
+}
 _BOUNDS = ("compute", "bandwidth", "launch")
 _SHORT = ("own", "forward", "backward", "over-median", "saved")
 _TIME = (("forward", "forward"), ("recompute", "series-6"), ("backward", "backward"))
@@ -96,7 +108,7 @@ def _single(layers: Mapping[str, LayerSummary]) -> list[_Node]:
         outer = outer_name(name, places)
         parent = -1 if outer is None else places[outer]
         places[name] = len(nodes)
-        nodes.append(_Node(name, _label(name, outer), parent, layer.kind or "", [layer]))
+        nodes.append(_Node(name, _label(name, outer), parent, _kind(layer), [layer]))
     return nodes
 
 
@@ -109,7 +121,7 @@ def _grouped(layers: Mapping[str, LayerSummary]) -> list[_Node]:
     for name, layer in layers.items():
         outer = outer_name(name, places)
         parent = -1 if outer is None else places[outer]
-        label, kind = _label(name, outer), layer.kind or ""
+        label, kind = _label(name, outer), _kind(layer)
         place = by_key.setdefault((parent, repeated_name(label), kind), len(nodes))
         if place == len(nodes):
             nodes.append(_Node("", repeated_name(label), parent, kind))
@@ -123,6 +135,11 @@ def _grouped(layers: Mapping[str, LayerSummary]) -> list[_Node]:
             node.label = singles[place]
         node.name = ".".join(part for part in (above.name if above else "", node.label) if part)
     return nodes
+
+
+def _kind(layer: LayerSummary) -> str:
+    """Returns a layer's class, and how it is compiled."""
+    return ", ".join(word for word in (layer.kind, _COMPILED.get(layer.compiled or "")) if word)
 
 
 def _label(name: str, outer: str | None) -> str:

@@ -9,11 +9,25 @@ from traceml.figures.page import Part, Row, Table, Tile
 from traceml.figures.words import cell, joined, line
 from traceml.model.layer_names import MODEL
 from traceml.model.printable import shorten_middle
-from traceml.model.quantities import NOT_MEASURED, count, milliseconds, percent
-from traceml.summaries.layer_record import ActivitySummary, LayersSummary
+from traceml.model.quantities import (
+    NOT_MEASURED,
+    count,
+    factor_words,
+    milliseconds,
+    operations,
+    percent,
+)
+from traceml.summaries.layer_record import (
+    ActivitySummary,
+    LayersSummary,
+    SlowedLayerSummary,
+    SlowLayerSummary,
+)
 
 MAX_KERNELS = 15
 """Rows of the table of kernels; the JSON file has all of them."""
+MAX_SLOW = 12
+"""Rows of either kind in the table of slow layers."""
 MAX_NOTES = 5
 MAX_NAME_CHARS = 72
 """Of a kernel: its template's arguments would fill the page."""
@@ -32,7 +46,7 @@ def layers_part(found: LayersSummary | None) -> Part | None:
         note=_note(found),
         tiles=tuple(_tiles(found)),
         figures=() if tree is None else (tree,),
-        tables=() if kernels is None else (kernels,),
+        tables=tuple(table for table in (_slow(found), kernels) if table is not None),
         is_wide=True,
     )
 
@@ -47,17 +61,20 @@ def _note(found: LayersSummary) -> str | None:
 
 
 def _tiles(found: LayersSummary) -> Iterator[Tile]:
-    for label, in_layers_ms, rest_ms in (
-        ("Forward in layers", found.forward_ms, found.rest_forward_ms),
-        ("Backward in layers", found.backward_ms, found.rest_backward_ms),
+    for label, in_layers_ms, rest_ms, mean_ms in (
+        ("Forward in layers", found.forward_ms, found.rest_forward_ms, found.mean_forward_ms),
+        ("Backward in layers", found.backward_ms, found.rest_backward_ms, found.mean_backward_ms),
     ):
         if in_layers_ms is not None:
-            rest = None if not rest_ms else f"{milliseconds(rest_ms)} outside of layers"
-            yield Tile(label, milliseconds(in_layers_ms), note=rest)
+            rest = None if rest_ms is None else f"{milliseconds(rest_ms)} outside of layers"
+            mean = None if mean_ms is None else f"whole phase {milliseconds(mean_ms)} in all steps"
+            yield Tile(label, milliseconds(in_layers_ms), note=joined((rest, mean)) or None)
+    if found.recompute_ms is not None:
+        yield Tile("Computed again in backward", milliseconds(found.recompute_ms))
     if found.flops_per_step is not None:
-        yield Tile("Operations per step", f"{found.flops_per_step / 1e12:,.3g} TFLOP")
+        yield Tile("Operations per step", operations(found.flops_per_step))
     if found.mfu is not None and found.peak_flops_per_s is not None:
-        most = f"of {found.peak_flops_per_s / 1e12:,.0f} TFLOP/s"
+        most = f"of {operations(found.peak_flops_per_s, '/s')}"
         yield Tile("FLOPs utilisation (MFU)", percent(found.mfu), note=most)
     if found.activity is not None:
         yield from _activity_tiles(found.activity)
@@ -72,6 +89,57 @@ def _activity_tiles(found: ActivitySummary) -> Iterator[Tile]:
     if found.communication_ms:
         alone = f"{milliseconds(found.communication_alone_ms)} of it alone"
         yield Tile("Communication per step", milliseconds(found.communication_ms), note=alone)
+
+
+def _slow(found: LayersSummary) -> Table | None:
+    """Returns the layers that are slow on one rank alone, or since some step."""
+    rows = [
+        Row(
+            (
+                _with_kernel(each),
+                str(each.rank),
+                factor_words(each.factor, each.interval),
+                milliseconds(each.rank_ms),
+                f"{milliseconds(each.others_ms)} elsewhere",
+                f"{each.high_bursts} of {count(each.bursts, 'burst')}",
+            ),
+            tone="warn",
+        )
+        for each in found.slow_on_rank[:MAX_SLOW]
+    ]
+    rows += [
+        Row(
+            (
+                _with_kernel(each),
+                ", ".join(map(str, sorted((each.rank, *each.also_ranks)))),
+                factor_words(each.factor, each.interval),
+                milliseconds(each.after_ms),
+                f"{milliseconds(each.before_ms)} before",
+                f"since step {count(each.since_step)}",
+            ),
+            tone="warn",
+        )
+        for each in found.slowed_down[:MAX_SLOW]
+    ]
+    if not rows:
+        return None
+    hidden = len(found.slow_on_rank) + len(found.slowed_down) - len(rows)
+    more = f" {count(hidden)} more, in the JSON file." if hidden > 0 else ""
+    return Table(
+        id="slow-layers-table",
+        title="Layers that are slow on one rank, or became slow",
+        columns=("Layer", "Rank", "Factor", "Per step", "Instead of", "When"),
+        rows=tuple(rows),
+        note="Beyond what slows all layers of that rank or time; corrected for all that was "
+        f"compared.{more}",
+    )
+
+
+def _with_kernel(each: SlowLayerSummary | SlowedLayerSummary) -> str:
+    layer = cell(each.layer) or MODEL
+    if each.kernel is None:
+        return layer
+    return f"{layer}: {shorten_middle(cell(each.kernel), MAX_NAME_CHARS)}"
 
 
 def _kernels(found: ActivitySummary) -> Table | None:

@@ -9,6 +9,9 @@ from collections.abc import Container
 COUNTED = ("forward_flops", "backward_flops", "forward_bytes", "backward_bytes")
 """What is counted by layer, as the file of layers names it. What is computed again for backward is
 forward's."""
+COMPILED_WHOLE, COMPILED_PARTLY, COMPILED_INSIDE = "whole", "partly", "inside"
+"""How a layer is compiled, as the summary has it: measured as a whole; calls compiled functions,
+which are part of its own time; lies inside a compiled layer, and is not seen by itself."""
 MODEL = "(the model itself)"
 """How the layer with the empty name is shown."""
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)|^\d+(?=\.|$)")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
@@ -14,14 +14,17 @@ import numpy.typing as npt
 
 from traceml.model.environment import LAYERS
 from traceml.model.layer_names import COUNTED
+from traceml.model.packed_times import MAX_CODE, STEPS_PER_E, unpack_codes
 from traceml.store.json_lines import decode_lines
 from traceml.store.regular_files import open_regular
 
 TIMES = ("forward", "recompute", "backward")
+PHASES = ("forward", "backward")
+"""Those that are timed as a whole too; what is computed again lies in backward."""
 HELD = ("parameters", "buffers", "gradients", "optimizer", "saved", "peak")
 """What a layer holds or keeps, in bytes, as the file names it."""
-MAX_BYTES = 96 << 20
-"""Of the files of all processes together: about a second of reading."""
+MAX_BYTES = 64 << 20
+"""Of the files of all processes together: about a second of reading, and 300 MB of memory."""
 MIN_BYTES = 1 << 20
 """Of each file, however many there are."""
 PIECE_BYTES, MAX_PIECES = 1 << 20, 16
@@ -39,9 +42,19 @@ class KernelTime(NamedTuple):
     """The place of the layer that launched most of them; -1 where none did."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Launches:
+    """The kernels of a run by name and by the layer that launches them; the steps that follow it in
+    the file share it."""
+
+    names: tuple[str, ...] = ()
+    layers: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    """Places of layers; -1 where none did."""
+
+
 @dataclass(frozen=True, slots=True)
 class KernelStep:
-    """What the GPU did for one step, in nanoseconds."""
+    """What the GPU did for one step, in nanoseconds; of several steps the means."""
 
     step: int
     busy_ns: int
@@ -51,9 +64,25 @@ class KernelStep:
     communication_ns: int
     communication_alone_ns: int
     """Communication beside which nothing else ran."""
-    by_kernel: tuple[KernelTime, ...]
+    launches: Launches
+    calls: npt.NDArray[np.float64]
+    ns: npt.NDArray[np.float64]
+    """How often each of the launches ran, and how long in all."""
     layer_busy_ns: npt.NDArray[np.int64]
     layer_kernels: npt.NDArray[np.int64]
+    steps: int = 1
+    """How many steps these are the means of …"""
+    numbers: tuple[int, ...] = ()
+    """… and which ones, where there are several; empty in files of older versions."""
+
+    @property
+    def by_kernel(self) -> tuple[KernelTime, ...]:
+        """The kernels that ran in the step."""
+        return tuple(
+            KernelTime(self.launches.names[n], round(self.calls[n]), round(self.ns[n]), layer)
+            for n, layer in enumerate(self.launches.layers.tolist())
+            if self.calls[n]
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +98,46 @@ class LayerNumbers:
 NO_NUMBERS = LayerNumbers()
 
 
+class GrownLayer(NamedTuple):
+    """A layer that holds more memory by itself than when it was first looked at."""
+
+    step: int
+    since: int
+    """The step of that first look."""
+    name: str
+    kind: str
+    more_bytes: int
+    attribute: str | None
+    """The attribute that holds the most, beside parameters and buffers; `None` where none does."""
+    added: int
+    """How many layers were added to it since."""
+
+
+class OutlivedLayer(NamedTuple):
+    """A layer of whose outputs some were still there, steps after the one that made them."""
+
+    step: int
+    since: int
+    """The step that made them."""
+    name: str
+    kind: str
+    left_bytes: int
+
+
 class BadLayer(NamedTuple):
     """A layer whose output was found to be the first that is not finite."""
 
     step: int
     layer: int
     """Its place."""
+
+
+class BadParameters(NamedTuple):
+    """The layers whose parameters were not finite after a step: their gradient was not."""
+
+    step: int
+    layers: tuple[int, ...]
+    """Their places."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,12 +149,17 @@ class LayerRecords:
     """Dotted, outer layers before what they hold; that of the model itself may be empty."""
     kinds: tuple[str, ...] = ()
     steps: tuple[int, ...] = ()
-    """The steps whose layers were timed."""
+    """The steps whose layers were timed; of several steps in one row the first."""
+    row_steps: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    """How many steps each row is the mean of; empty where every row is one step."""
     calls: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 0), np.int64))
     """By step and layer."""
     times_ns: dict[str, npt.NDArray[np.float64]] = field(default_factory=dict)
     """By clock and phase (`gpu_forward`), then by step and layer, each layer's own time; NaN in
     steps where it was not measured."""
+    outside_ns: dict[str, npt.NDArray[np.float64]] = field(default_factory=dict)
+    """By clock and phase, then by step: what of the whole phase lay in no layer, in those very
+    steps; NaN where the phase was not seen as a whole."""
     held_bytes: dict[str, npt.NDArray[np.int64]] = field(default_factory=dict)
     """What each layer held in the last step that was looked at for it, by the names of `HELD`."""
     counted: dict[str, npt.NDArray[np.int64]] = field(default_factory=dict)
@@ -109,12 +177,28 @@ class LayerRecords:
     """The steps with norms whose loss a scaler had scaled: it skips one that is not finite."""
     bad_layers: tuple[BadLayer, ...] = ()
     """By step: where the loss was not finite, and its graph was looked at."""
-    of_torch: frozenset[int] = frozenset()
-    """The places of layers whose class is torch's own."""
+    grown: tuple[GrownLayer, ...] = ()
+    """What has grown, in the order of steps; of whichever layers the model had at that step."""
+    outlived: tuple[OutlivedLayer, ...] = ()
+    """Whose outputs outlived their step, in the order of steps."""
+    bad_inputs: tuple[int, ...] = ()
+    """The steps in which what the model was given was not finite."""
+    bad_parameters: tuple[BadParameters, ...] = ()
+    """The steps after which parameters were not finite."""
+    of_library: frozenset[int] = frozenset()
+    """The places of layers whose class is torch's or another installed package's."""
+    compiled: frozenset[int] = frozenset()
+    """The places of layers that were called as compiled code: what they hold is not seen."""
+    calls_compiled: frozenset[int] = frozenset()
+    """The places of layers that called compiled functions, which are a part of their own time."""
     return_order: tuple[int, ...] = ()
     """The places of the layers in the order in which they return; empty where it is not known."""
     notes: tuple[str, ...] = ()
     """Why layers were not seen, or not all of them."""
+
+
+Numbers: TypeAlias = list[int] | str | None
+"""A number per layer: as a list, or packed (`model/packed_times.py`)."""
 
 
 class _LayerLine(msgspec.Struct):
@@ -124,24 +208,30 @@ class _LayerLine(msgspec.Struct):
     names: list[str] | None = None
     kinds: list[str] = []
     step: int | None = None
-    calls: list[int] | None = None
+    steps: int = 1
+    step_numbers: list[int] = []
+    calls: Numbers = None
     why: str | None = None
-    host_forward_ns: list[int] | None = None
-    host_recompute_ns: list[int] | None = None
-    host_backward_ns: list[int] | None = None
-    gpu_forward_ns: list[int] | None = None
-    gpu_recompute_ns: list[int] | None = None
-    gpu_backward_ns: list[int] | None = None
-    parameters: list[int] | None = None
-    buffers: list[int] | None = None
-    gradients: list[int] | None = None
-    optimizer: list[int] | None = None
-    saved: list[int] | None = None
-    peak: list[int] | None = None
-    forward_flops: list[int] | None = None
-    backward_flops: list[int] | None = None
-    forward_bytes: list[int] | None = None
-    backward_bytes: list[int] | None = None
+    host_forward_ns: Numbers = None
+    host_recompute_ns: Numbers = None
+    host_backward_ns: Numbers = None
+    gpu_forward_ns: Numbers = None
+    gpu_recompute_ns: Numbers = None
+    gpu_backward_ns: Numbers = None
+    host_forward_outside_ns: int | None = None
+    host_backward_outside_ns: int | None = None
+    gpu_forward_outside_ns: int | None = None
+    gpu_backward_outside_ns: int | None = None
+    parameters: Numbers = None
+    buffers: Numbers = None
+    gradients: Numbers = None
+    optimizer: Numbers = None
+    saved: Numbers = None
+    peak: Numbers = None
+    forward_flops: Numbers = None
+    backward_flops: Numbers = None
+    forward_bytes: Numbers = None
+    backward_bytes: Numbers = None
     outside_forward_flops: int = 0
     outside_backward_flops: int = 0
     outside_forward_bytes: int = 0
@@ -152,14 +242,26 @@ class _LayerLine(msgspec.Struct):
     communication_ns: int = 0
     communication_alone_ns: int = 0
     by_kernel: list[tuple[str, int, int, int]] = []
-    layer_busy_ns: list[int] = []
-    layer_kernels: list[int] = []
+    layer_busy_ns: Numbers = None
+    layer_kernels: Numbers = None
+    launches_from: int | None = None
+    kernel_names: list[str] = []
+    launches: list[tuple[int, int]] = []
+    launch_calls: Numbers = None
+    launch_ns: Numbers = None
     norms: list[float | None] | None = None
     largest: list[float | None] | None = None
     returned: list[int] | None = None
     is_scaled: bool = False
     bad_layer: int | None = None
-    of_torch: list[int] = []
+    compiled: list[int] = []
+    calls_compiled: list[int] = []
+    has_bad_inputs: bool = False
+    bad_parameters: list[int] = []
+    since: int = 0
+    grown: list[tuple[int, int, str | None, int]] = []
+    outlived: list[tuple[int, int]] = []
+    of_library: list[int] = []
 
 
 _decoder = msgspec.json.Decoder(_LayerLine)
@@ -170,8 +272,10 @@ _ROWS = (
     *COUNTED,
     "layer_busy_ns",
     "layer_kernels",
+    "launch_calls",
+    "launch_ns",
 )
-"""The fields of a line that have a number per layer."""
+"""The fields of a line that have a number per layer, or per kernel."""
 
 
 def layer_files(folder: Path) -> list[Path]:
@@ -190,32 +294,91 @@ def read_layers(folder: Path) -> tuple[LayerRecords, ...]:
 
 def read_layer_file(path: Path, files: int) -> LayerRecords:
     """Returns what one process wrote; `files` is how many there are, which share `MAX_BYTES`."""
+    return LayerFileReader(path).read(files)
+
+
+class LayerFileReader:
+    """Reads one process's file, and each time again only what was added since."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._forget()
+
+    def _forget(self) -> None:
+        self._lines: list[_LayerLine] = []
+        self._read_bytes = 0
+
+    def read(self, files: int) -> LayerRecords:
+        """Returns what the process has written; `files` is how many there are, which share
+        `MAX_BYTES`."""
+        max_bytes = max(MAX_BYTES // max(files, 1), MIN_BYTES)
+        try:
+            is_whole = self._add_lines(max_bytes)
+            lines, left_out = self._lines, 0
+            if not is_whole:
+                content, left_out = read_spread(self._path, max_bytes)
+                lines = list(_read_lines(content))
+        except OSError:  # gone, or no file: nothing is known of that process
+            lines, left_out = [], 0
+        return _records_of(self._path, lines, bool(left_out))
+
+    def _add_lines(self, max_bytes: int) -> bool:
+        """Reads the lines that were added; returns whether the file is short enough for that."""
+        with os.fdopen(open_regular(self._path), "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if size < self._read_bytes or size > max_bytes:
+                self._forget()
+            if size > max_bytes:
+                return False
+            file.seek(self._read_bytes)
+            content = file.read(size - self._read_bytes)
+        content = content[: content.rfind(b"\n") + 1]  # the rest is still being written
+        self._lines += _read_lines(content)
+        self._read_bytes += len(content)
+        return True
+
+
+def _records_of(path: Path, lines: Sequence[_LayerLine], is_a_part: bool) -> LayerRecords:
+    """Returns the records of the set of layers that most lines are about."""
     pid = path.stem.rpartition("-")[2]
-    lines: list[_LayerLine] = []
-    left_out = 0
-    try:
-        content, left_out = read_spread(path, max(MAX_BYTES // max(files, 1), MIN_BYTES))
-        for line in decode_lines(content.splitlines(), _decoder):
-            lines.append(_packed(line))
-    except OSError:
-        pass  # gone, or no file: nothing is known of that process
-    found = max(_sets(lines), key=lambda each: len(each[1]), default=None)
-    notes = tuple(line.why for line in lines if line.why is not None)
-    if left_out:
-        notes = (*notes, NOT_ALL_READ)
     number = int(pid) if pid.isascii() and pid.isdigit() else 0
+    notes = tuple(line.why for line in lines if line.why is not None)
+    if is_a_part:
+        notes = (*notes, NOT_ALL_READ)
+    found = max(_sets(lines), key=lambda each: len(each[1]), default=None)
     if found is None:
         return LayerRecords(number, notes=notes)
     names, of_set = found
-    return _of_set(number, names, of_set, notes)
+    return replace(
+        _of_set(number, names, of_set, notes),
+        grown=tuple(_grown(lines)),
+        outlived=tuple(_outlived(lines)),
+    )
 
 
-def _packed(line: _LayerLine) -> _LayerLine:
-    """Returns a line whose numbers take an eighth of the memory."""
-    for name in _ROWS:
-        if (row := getattr(line, name)) is not None:
-            setattr(line, name, np.asarray(row, np.int64))
-    return line
+def _read_lines(content: bytes) -> Iterator[_LayerLine]:
+    """Yields the lines, with their numbers as arrays; one that is damaged is left out."""
+    for line in decode_lines(content.splitlines(), _decoder):
+        try:
+            for name in _ROWS:
+                if (row := getattr(line, name)) is not None:
+                    setattr(line, name, _array(row))
+        except ValueError:
+            continue
+        yield line
+
+
+def _array(row: list[int] | str) -> npt.NDArray[np.int64]:
+    """Returns numbers of layers; raises ValueError where they are damaged."""
+    if isinstance(row, str):
+        decoded: npt.NDArray[np.int64] = _DECODED[np.frombuffer(unpack_codes(row), "<u2")]
+        return decoded
+    return np.asarray(row, np.int64)
+
+
+_CODES = np.arange(MAX_CODE + 1)
+_DECODED = np.where(_CODES > 0, np.exp((_CODES - 1) / STEPS_PER_E), 0.0).round().astype(np.int64)
+"""The number that each code of a packed list stands for."""
 
 
 def read_spread(path: Path, max_bytes: int) -> tuple[bytes, int]:
@@ -246,11 +409,15 @@ def _sets(lines: Sequence[_LayerLine]) -> Iterator[tuple[_LayerLine, list[_Layer
     """Yields each set of layers and the lines about it; a model that changes has several."""
     steps: dict[int, list[_LayerLine]] = {}
     for line in lines:
-        if line.step is not None:
+        if line.step is not None or line.launches_from is not None:
             steps.setdefault(line.set, []).append(line)
     for head in lines:
         if head.names is not None and len(head.kinds) == len(head.names):
             yield head, steps.get(head.set, [])
+
+
+def _steps_of(line: _LayerLine) -> int:
+    return max(line.steps, 1)
 
 
 def _of_set(
@@ -265,6 +432,13 @@ def _of_set(
             rows = [getattr(line, f"{clock}_{phase}_ns") for line in timed]
             if any(_fits(row, count) for row in rows):
                 times[f"{clock}_{phase}"] = _table(rows, count)
+    outside = {
+        f"{clock}_{phase}": _column(
+            [getattr(line, f"{clock}_{phase}_outside_ns") for line in timed]
+        )
+        for clock in ("host", "gpu")
+        for phase in PHASES
+    }
     held = {}
     for name in HELD:
         known = [row for line in lines if _fits(row := getattr(line, name), count)]
@@ -275,8 +449,10 @@ def _of_set(
         names=names,
         kinds=tuple(head.kinds),
         steps=tuple(line.step or 0 for line in timed),
+        row_steps=np.array([_steps_of(line) for line in timed], np.int64),
         calls=np.asarray([line.calls for line in timed], np.int64).reshape(len(timed), count),
         times_ns=times,
+        outside_ns=outside,
         held_bytes=held,
         counted={
             name: np.asarray(getattr(line, name), np.int64)
@@ -299,27 +475,127 @@ def _of_set(
             for line in lines
             if line.bad_layer is not None and 0 <= line.bad_layer < count
         ),
-        of_torch=frozenset(head.of_torch),
+        bad_inputs=tuple(line.step or 0 for line in lines if line.has_bad_inputs),
+        bad_parameters=tuple(
+            BadParameters(line.step or 0, tuple(line.bad_parameters))
+            for line in lines
+            if line.bad_parameters and all(0 <= place < count for place in line.bad_parameters)
+        ),
+        of_library=frozenset(head.of_library),
+        compiled=_places(lines, "compiled", count),
+        calls_compiled=_places(lines, "calls_compiled", count),
         return_order=_return_order(lines, count),
         notes=notes,
     )
 
 
-def _kernel_steps(lines: Sequence[_LayerLine], count: int) -> Iterator[KernelStep]:
+def _grown(lines: Sequence[_LayerLine]) -> Iterator[GrownLayer]:
+    """Yields what has grown, whichever set of layers it is of."""
+    for line, layers in _with_layers(lines):
+        for place, more, attribute, added in line.grown:
+            if 0 <= place < len(layers):
+                found = line.step or 0, line.since, *layers[place]
+                yield GrownLayer(*found, more, attribute, added)
+
+
+def _outlived(lines: Sequence[_LayerLine]) -> Iterator[OutlivedLayer]:
+    for line, layers in _with_layers(lines):
+        for place, left in line.outlived:
+            if 0 <= place < len(layers):
+                yield OutlivedLayer(line.step or 0, line.since, *layers[place], left)
+
+
+def _with_layers(
+    lines: Sequence[_LayerLine],
+) -> Iterator[tuple[_LayerLine, list[tuple[str, str]]]]:
+    """Yields the lines of steps, each with the names and classes of its layers."""
+    layers = {
+        line.set: list(zip(line.names, line.kinds, strict=False))
+        for line in lines
+        if line.names is not None
+    }
     for line in lines:
-        layers = (line.layer_busy_ns, line.layer_kernels)
-        if line.busy_ns is not None and all(_fits(each, count) for each in layers):
-            yield KernelStep(
-                step=line.step or 0,
-                busy_ns=line.busy_ns,
-                kernels=line.kernels,
-                copies_ns=line.copies_ns,
-                communication_ns=line.communication_ns,
-                communication_alone_ns=line.communication_alone_ns,
-                by_kernel=tuple(KernelTime(*each) for each in line.by_kernel),
-                layer_busy_ns=np.asarray(line.layer_busy_ns, np.int64),
-                layer_kernels=np.asarray(line.layer_kernels, np.int64),
-            )
+        if line.step is not None and line.set in layers:
+            yield line, layers[line.set]
+
+
+def _kernel_steps(lines: Sequence[_LayerLine], count: int) -> Iterator[KernelStep]:
+    """Yields the steps with kernels; a table of launches holds for the steps that follow it."""
+    known: Launches | None = None
+    for line in lines:
+        if line.launches_from is not None:
+            known = _extended(known, line, count)
+        elif line.busy_ns is not None:
+            launches, calls, ns = _launched(line, known, count)
+            busy: Any = line.layer_busy_ns
+            kernels: Any = line.layer_kernels
+            if busy is None and kernels is None:
+                busy, kernels = _sums(launches, ns, count), _sums(launches, calls, count)
+            if _fits(busy, count) and _fits(kernels, count):
+                yield KernelStep(
+                    step=line.step or 0,
+                    busy_ns=line.busy_ns,
+                    kernels=line.kernels,
+                    copies_ns=line.copies_ns,
+                    communication_ns=line.communication_ns,
+                    communication_alone_ns=line.communication_alone_ns,
+                    launches=launches,
+                    calls=calls,
+                    ns=ns,
+                    layer_busy_ns=np.asarray(busy, np.int64),
+                    layer_kernels=np.asarray(kernels, np.int64),
+                    steps=_steps_of(line),
+                    numbers=tuple(line.step_numbers),
+                )
+
+
+def _extended(known: Launches | None, line: _LayerLine, count: int) -> Launches | None:
+    """Returns the table with the launches of a line; `None` where lines before it are missing."""
+    if line.launches_from == 0:
+        known = Launches()
+    if known is None or line.launches_from != len(known.names):
+        return None
+    names, layers = len(line.kernel_names), [layer for _, layer in line.launches]
+    if any(not 0 <= name < names or not -1 <= layer < count for name, layer in line.launches):
+        return None
+    return Launches(
+        (*known.names, *(line.kernel_names[name] for name, _ in line.launches)),
+        np.concatenate([known.layers, np.array(layers, np.int64)]),
+    )
+
+
+def _launched(
+    line: _LayerLine, known: Launches | None, count: int
+) -> tuple[Launches, npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Returns the kernels of a step, how often and how long; none where its table is not known."""
+    if line.by_kernel:  # as it was written before there was a table
+        names, calls, ns, layers = zip(*line.by_kernel, strict=True)
+        places = [layer if 0 <= layer < count else -1 for layer in layers]
+        return (
+            Launches(names, np.array(places, np.int64)),
+            np.array(calls, float),
+            np.array(ns, float),
+        )
+    calls_row, ns_row = line.launch_calls, line.launch_ns
+    if known is None or calls_row is None or ns_row is None:
+        return Launches(), np.zeros(0), np.zeros(0)
+    size = len(known.names)
+    if len(calls_row) != len(ns_row) or len(calls_row) > size:
+        return Launches(), np.zeros(0), np.zeros(0)
+    calls_all, ns_all = np.zeros(size), np.zeros(size)  # later steps may have more kernels
+    calls_all[: len(calls_row)], ns_all[: len(ns_row)] = calls_row, ns_row
+    return known, calls_all, ns_all
+
+
+def _sums(
+    launches: Launches, values: npt.NDArray[np.float64], count: int
+) -> npt.NDArray[np.int64] | None:
+    """Returns the sums of a number of kernels by layer; `None` where no kernel is known."""
+    if not launches.names:
+        return None
+    sums = np.bincount(launches.layers + 1, weights=values, minlength=count + 1)[1:]
+    rounded: npt.NDArray[np.int64] = sums.round().astype(np.int64)
+    return rounded
 
 
 def _numbers(lines: Sequence[_LayerLine], name: str, count: int) -> LayerNumbers:
@@ -335,6 +611,11 @@ def _numbers(lines: Sequence[_LayerLine], name: str, count: int) -> LayerNumbers
     return LayerNumbers(steps, values)
 
 
+def _places(lines: Sequence[_LayerLine], name: str, count: int) -> frozenset[int]:
+    """Returns the layers that any line names under this name."""
+    return frozenset(place for line in lines for place in getattr(line, name) if 0 <= place < count)
+
+
 def _return_order(lines: Sequence[_LayerLine], count: int) -> tuple[int, ...]:
     found = [line.returned for line in lines if line.returned]
     return tuple(place for place in found[-1] if 0 <= place < count) if found else ()
@@ -342,6 +623,10 @@ def _return_order(lines: Sequence[_LayerLine], count: int) -> tuple[int, ...]:
 
 def _fits(row: Any, count: int) -> bool:
     return row is not None and len(row) == count
+
+
+def _column(values: Sequence[int | None]) -> npt.NDArray[np.float64]:
+    return np.array([np.nan if value is None else value for value in values], np.float64)
 
 
 def _table(rows: Sequence[list[int] | None], count: int) -> npt.NDArray[np.float64]:

@@ -46,6 +46,9 @@ class LayerSummary(Struct, frozen=True, gc=False):
     worst_rank: int | None = None
     worst_ms: float | None = None
     median_ms: float | None = None
+    compiled: str | None = None
+    """`whole`: measured as one piece; `partly`: it calls compiled functions, a part of its own
+    time; `inside`: below a compiled layer, its time is not known; `None`: not compiled."""
 
 
 class KernelSummary(Struct, frozen=True):
@@ -113,6 +116,50 @@ class GradientsSummary(Struct, frozen=True):
     rise: GradientRiseSummary | None = None
 
 
+class SlowLayerSummary(Struct, frozen=True):
+    """A layer, or a kernel in it, that takes longer on one rank than on those that do the same."""
+
+    layer: str
+    rank: int
+    factor: float
+    """Without what slows all layers of the rank by `rank_factor`."""
+    interval: tuple[float, float]
+    """The 95 % confidence interval of the factor."""
+    rank_ms: float
+    others_ms: float
+    """Per step, on this rank and on the median of the others."""
+    excess_ms: float
+    high_bursts: int
+    """The bursts in which it took longer, of `bursts`."""
+    bursts: int
+    rank_factor: float
+    kernel: str | None = None
+    """`None` where it is the whole layer."""
+
+
+class SlowedLayerSummary(Struct, frozen=True):
+    """A layer that takes longer since some step, while the other layers do not."""
+
+    layer: str
+    rank: int
+    since_step: int
+    factor: float
+    interval: tuple[float, float]
+    """The 95 % confidence interval of the factor."""
+    before_ms: float
+    after_ms: float
+    excess_ms: float
+    """Per step since then."""
+    bursts_before: int
+    bursts_after: int
+    also_ranks: tuple[int, ...] = ()
+    """Other ranks on which it became slower then."""
+    other_ranks: tuple[int, ...] = ()
+    """Ranks on which it did not."""
+    kernel: str | None = None
+    """`None` where it is the whole layer."""
+
+
 class LayersSummary(Struct, frozen=True):
     """What the deep profile saw of the model's layers."""
 
@@ -121,11 +168,16 @@ class LayersSummary(Struct, frozen=True):
     """How many steps were looked at."""
     forward_ms: float | None = None
     backward_ms: float | None = None
-    """How much of these phases lies in layers."""
+    recompute_ms: float | None = None
+    """How much of these phases lies in layers; `recompute_ms` is the part of backward in which
+    layers are called again (activation checkpointing), and not in `backward_ms`."""
     rest_forward_ms: float | None = None
     rest_backward_ms: float | None = None
-    """How much of the phases of all steps does not: functions outside of any module, such as a
-    loss."""
+    """How much of the same phases of the same steps does not: wrappers, hooks, and functions
+    outside of any module, such as a loss."""
+    mean_forward_ms: float | None = None
+    mean_backward_ms: float | None = None
+    """How long these phases take in all steps, looked at or not."""
     flops_per_step: float | None = None
     """Floating-point operations of a rank's whole step; `None` where they were not counted."""
     peak_flops_per_s: float | None = None
@@ -138,4 +190,8 @@ class LayersSummary(Struct, frozen=True):
     """`None` where the GPU's activity was not recorded."""
     gradients: GradientsSummary | None = None
     """`None` where no gradient was measured."""
+    slow_on_rank: tuple[SlowLayerSummary, ...] = ()
+    """Layers and kernels that are slow on one rank alone, the most expensive first."""
+    slowed_down: tuple[SlowedLayerSummary, ...] = ()
+    """Layers and kernels that became slower during the run, the most expensive first."""
     notes: tuple[str, ...] = ()

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from traceml.facts.facts import Facts
 from traceml.facts.gradients import GradientFacts
 from traceml.facts.layers import GpuActivity, LayerFacts, LayerProfile
+from traceml.facts.slow_layers import SlowedLayer, SlowLayer
 from traceml.model.phase import Phase
 from traceml.summaries.layer_record import (
     ActivitySummary,
@@ -16,6 +17,8 @@ from traceml.summaries.layer_record import (
     KernelSummary,
     LayersSummary,
     LayerSummary,
+    SlowedLayerSummary,
+    SlowLayerSummary,
 )
 
 
@@ -45,23 +48,21 @@ def profile_summary(found: LayerProfile, means: StepMeans) -> LayersSummary | No
         steps=found.steps,
         forward_ms=_ms(forward_s),
         backward_ms=_ms(backward_s),
-        rest_forward_ms=_ms(_rest(means.forward_s, forward_s)),
-        rest_backward_ms=_ms(_rest(means.backward_s, backward_s, found.phase_s("recompute"))),
+        recompute_ms=_ms(found.phase_s("recompute")),
+        rest_forward_ms=_ms(found.rest_s.get("forward")),
+        rest_backward_ms=_ms(found.rest_s.get("backward")),
+        mean_forward_ms=_ms(None if forward_s is None else means.forward_s),
+        mean_backward_ms=_ms(None if backward_s is None else means.backward_s),
         flops_per_step=found.flops,
         peak_flops_per_s=found.peak_flops,
         mfu=_mfu(found, means.step_s),
         layers={layer.name: _layer(layer, found.gradients) for layer in found.layers},
         activity=None if found.activity is None else _activity(found.activity),
         gradients=gradients,
+        slow_on_rank=tuple(map(_slow_layer, (*found.slow_on_rank, *found.slow_kernels))),
+        slowed_down=tuple(map(_slowed_layer, (*found.slowed_down, *found.slowed_kernels))),
         notes=found.notes,
     )
-
-
-def _rest(phase_s: float | None, *parts: float | None) -> float | None:
-    """Returns what is left of a phase; never less than nothing, since hooks take time too."""
-    if phase_s is None or parts[0] is None:
-        return None
-    return max(0.0, phase_s - sum(part or 0.0 for part in parts))
 
 
 def _layer(layer: LayerFacts, gradients: GradientFacts) -> LayerSummary:
@@ -85,6 +86,7 @@ def _layer(layer: LayerFacts, gradients: GradientFacts) -> LayerSummary:
         worst_rank=layer.worst_rank,
         worst_ms=_ms(layer.worst_s),
         median_ms=_ms(layer.median_s),
+        compiled=layer.compiled,
     )
 
 
@@ -108,6 +110,44 @@ def _activity(found: GpuActivity) -> ActivitySummary:
             for each in found.kernels
         ),
     )
+
+
+def _slow_layer(found: SlowLayer) -> SlowLayerSummary:
+    return SlowLayerSummary(
+        layer=found.layer,
+        rank=found.rank,
+        factor=round(found.factor, 4),
+        interval=_rounded(found.interval),
+        rank_ms=round(found.rank_s * 1e3, 6),
+        others_ms=round(found.others_s * 1e3, 6),
+        excess_ms=round(found.excess_s * 1e3, 6),
+        high_bursts=found.high_bursts,
+        bursts=found.bursts,
+        rank_factor=round(found.rank_factor, 4),
+        kernel=found.kernel,
+    )
+
+
+def _slowed_layer(found: SlowedLayer) -> SlowedLayerSummary:
+    return SlowedLayerSummary(
+        layer=found.layer,
+        rank=found.rank,
+        since_step=found.since_step,
+        factor=round(found.factor, 4),
+        interval=_rounded(found.interval),
+        before_ms=round(found.before_s * 1e3, 6),
+        after_ms=round(found.after_s * 1e3, 6),
+        excess_ms=round(found.excess_s * 1e3, 6),
+        bursts_before=found.bursts_before,
+        bursts_after=found.bursts_after,
+        also_ranks=found.also_ranks,
+        other_ranks=found.other_ranks,
+        kernel=found.kernel,
+    )
+
+
+def _rounded(interval: tuple[float, float]) -> tuple[float, float]:
+    return round(interval[0], 4), round(interval[1], 4)
 
 
 def _gradients(found: GradientFacts) -> GradientsSummary | None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 
+from traceml.compare.many_record import LayerOfRuns, ManyLayers
 from traceml.compare.record import (
+    Delta,
     LayerChange,
     LayerComparison,
     LayerMemoryChange,
@@ -30,10 +32,11 @@ HELD = {
 
 def layer_sentences(found: LayerComparison) -> tuple[str, list[str]]:
     """Returns a headline and a sentence for each layer that moved, the largest change first."""
+    alike = _of_several_classes((*found.moved, *found.memory))
     return _headline(found), [
-        *(_time_words(each) for each in found.moved[:MAX_TIMES]),
+        *(_time_words(each, alike) for each in found.moved[:MAX_TIMES]),
         *_more(found.moved_in_all - MAX_TIMES, "layer that moved", "layers that moved"),
-        *_memory_lines(found),
+        *_memory_lines(found, alike),
         *names_told(found),
         *found.notes,
     ]
@@ -48,12 +51,56 @@ def _headline(found: LayerComparison) -> str:
     return f"{words}):" + (" none is shown to take more or less." if nothing else "")
 
 
-def unit_name(each: LayerChange) -> str:
-    """Returns a layer's name as people read it, with how many it stands for."""
-    name = shown_name(each.name)
+def _of_several_classes(found: Iterable[LayerChange | LayerOfRuns]) -> set[str]:
+    """Returns the names that layers of several classes have, such as `layers.*`."""
+    kinds: dict[str, set[str | None]] = {}
+    for each in found:
+        kinds.setdefault(each.name, set()).add(each.kind)
+    return {name for name, of_name in kinds.items() if len(of_name) > 1}
+
+
+def _name_and_class(each: LayerChange | LayerOfRuns, alike: Container[str]) -> str:
+    """Returns a layer's name, with its class where the name is among those that are alike."""
+    kind = f" ({one_line(each.kind)})" if each.kind and each.name in alike else ""
+    return f"{shown_name(each.name)}{kind}"
+
+
+def unit_name(each: LayerChange, alike: Container[str] = ()) -> str:
+    """Returns a layer's name as people read it, with how many it stands for; with its class where
+    the name is among those that are alike."""
     many = f" ×{each.layers}" if each.layers > 1 else ""
     was = f" (was {shown_name(each.was)})" if each.was is not None else ""
-    return f"{name}{many}{was}"
+    return f"{_name_and_class(each, alike)}{many}{was}"
+
+
+def row_names(rows: Sequence[LayerOfRuns]) -> list[str]:
+    """Returns the names of layers of many runs, each with how many it stands for and what is
+    compared where that is not its time."""
+    alike = _of_several_classes(rows)
+    return [_row_name(row, alike) for row in rows]
+
+
+def _row_name(row: LayerOfRuns, alike: Container[str]) -> str:
+    many = f" ×{row.layers}" if row.layers > 1 else ""
+    what = "" if row.what == "time" else f", {HELD.get(row.what, row.what)}"
+    return f"{_name_and_class(row, alike)}{many}{what}"
+
+
+def row_value(row: LayerOfRuns, value: float | None) -> str:
+    """Returns the time or the bytes of a layer in words."""
+    return milliseconds(value) if row.what == "time" else memory(value)
+
+
+def row_change(change: Delta) -> str:
+    """Returns a layer's change from the baseline as a share; empty where there is none."""
+    if not change.delta or change.pct_change is None:
+        return ""
+    return percent(change.pct_change / 100, signed=True)
+
+
+def layer_notes(found: ManyLayers) -> list[str]:
+    """Returns why layers of some entries are not compared."""
+    return [f"{label}: {note}" for label, notes in found.notes.items() for note in notes]
 
 
 def shown_name(name: str) -> str:
@@ -61,7 +108,7 @@ def shown_name(name: str) -> str:
     return shorten_middle(one_line(name), MAX_NAME_CHARS) or MODEL
 
 
-def _time_words(each: LayerChange) -> str:
+def _time_words(each: LayerChange, alike: Container[str]) -> str:
     change = each.change
     delta = change.delta or 0.0
     share = None if change.pct_change is None else change.pct_change / 100
@@ -70,7 +117,7 @@ def _time_words(each: LayerChange) -> str:
     by = "" if share is None else f" ({percent(share, signed=True)})"
     interval = interval_words(each)
     return (
-        f"{unit_name(each)} {takes} {milliseconds(abs(delta))} {how}{by}: "
+        f"{unit_name(each, alike)} {takes} {milliseconds(abs(delta))} {how}{by}: "
         f"{milliseconds(change.lhs)} → {milliseconds(change.rhs)}"
         + (f", 95% CI {interval}" if interval else "")
         + "."
@@ -91,15 +138,15 @@ def signed_memory(size_bytes: float | None) -> str:
     return words if words.startswith("-") or size_bytes is None else f"+{words}"
 
 
-def _memory_lines(found: LayerComparison) -> Iterator[str]:
+def _memory_lines(found: LayerComparison, alike: Container[str]) -> Iterator[str]:
     """Yields a line per layer, with everything that it holds more or less of."""
-    by_unit: dict[tuple[str, int], list[LayerMemoryChange]] = {}
+    by_unit: dict[tuple[str, str | None, int], list[LayerMemoryChange]] = {}
     for each in found.memory:
-        by_unit.setdefault((each.name, each.layers), []).append(each)
+        by_unit.setdefault((each.name, each.kind, each.layers), []).append(each)
     for changes in list(by_unit.values())[:MAX_MEMORY]:
         said = (f"{HELD[each.what]} {signed_memory(each.change.delta)}" for each in changes)
         verb = "holds" if changes[0].layers == 1 else "hold"
-        yield f"{unit_name(changes[0])} {verb}: {', '.join(said)}."
+        yield f"{unit_name(changes[0], alike)} {verb}: {', '.join(said)}."
     hidden = found.memory_in_all - sum(map(len, list(by_unit.values())[:MAX_MEMORY]))
     yield from _more(hidden, "change of memory", "changes of memory")
 

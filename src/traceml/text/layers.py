@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
+import textwrap
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from traceml.model.layer_names import MODEL, repeated_name
+from traceml.model.layer_names import (
+    COMPILED_INSIDE,
+    COMPILED_PARTLY,
+    COMPILED_WHOLE,
+    MODEL,
+    repeated_name,
+)
 from traceml.model.printable import one_line
-from traceml.model.quantities import count, memory, milliseconds, percent, significant
+from traceml.model.quantities import (
+    count,
+    factor_words,
+    memory,
+    milliseconds,
+    operations,
+    percent,
+    significant,
+)
 from traceml.summaries.layer_record import ActivitySummary, LayersSummary, LayerSummary
 
 MAX_SHOWN = 8
 MAX_KERNELS = 5
+MAX_SLOW = 3
 MIN_SHARE = 0.01
 """Of the time in layers: what takes less is left out."""
 MIN_RANK_FACTOR = 1.2
@@ -45,8 +62,9 @@ def layer_lines(found: LayersSummary | None) -> list[str]:
     """Returns a table of the layers that take the most time; empty without a deep profile."""
     if found is None:
         return []
-    notes = [*_gradient_lines(found), *(f"  {one_line(note, 78)}" for note in found.notes)]
-    rows = sorted(_rows(found.layers), key=lambda row: -row.own_ms)
+    notes = [*_gradient_lines(found), *(line for note in found.notes for line in _wrapped(note))]
+    seen = {n: each for n, each in found.layers.items() if each.compiled != COMPILED_INSIDE}
+    rows = sorted(_rows(seen), key=lambda row: -row.own_ms)
     total_ms = sum(row.own_ms for row in rows)
     if not total_ms:
         return ["  Layers", *notes] if notes else []
@@ -70,11 +88,95 @@ def layer_lines(found: LayersSummary | None) -> list[str]:
         lines.append(f"  … and {count(hidden)} more with {milliseconds(left)} in all")
     return [
         *lines,
-        *_rank_lines(found.layers, total_ms),
+        *_phase_lines(found),
+        *_compiled_lines(found.layers),
+        *(_slow_lines(found) or _rank_lines(found.layers, total_ms)),
+        *_slowed_lines(found),
         *_limit_lines(found, shown),
         *_activity_lines(found.activity),
         *notes,
     ]
+
+
+def _compiled_lines(layers: Mapping[str, LayerSummary]) -> list[str]:
+    """Returns which layers are compiled and measured as a whole; empty where none is."""
+    whole, partly = (
+        list(dict.fromkeys(repeated_name(name) or MODEL for name in _compiled(layers, how)))
+        for how in (COMPILED_WHOLE, COMPILED_PARTLY)
+    )
+    inside = len(_compiled(layers, COMPILED_INSIDE))
+    lines = []
+    if whole:
+        lines.append(f"compiled, measured as a whole: {', '.join(whole)}")
+    if partly:
+        lines.append(f"with compiled functions in their own time: {', '.join(partly)}")
+    if inside:
+        hidden = f"{count(inside, 'layer')} inside are not seen one by one"
+        lines.append(f"{hidden}; TORCH_COMPILE_DISABLE=1 shows them")
+    return ["  " + one_line(line, 78) for line in lines]
+
+
+def _compiled(layers: Mapping[str, LayerSummary], how: str) -> list[str]:
+    return [name for name, layer in layers.items() if layer.compiled == how]
+
+
+def _phase_lines(found: LayersSummary) -> list[str]:
+    """Returns of each phase how much lies in layers and what is left, in the steps looked at,
+    beside its mean over all steps; nothing of a phase that was not seen as a whole."""
+    lines = []
+    for phase, in_layers, again, rest, mean in (
+        ("forward", found.forward_ms, None, found.rest_forward_ms, found.mean_forward_ms),
+        (
+            "backward",
+            found.backward_ms,
+            found.recompute_ms,
+            found.rest_backward_ms,
+            found.mean_backward_ms,
+        ),
+    ):
+        if in_layers is None or rest is None:
+            continue
+        repeated = "" if again is None else f", {milliseconds(again)} computed again"
+        usual = "" if mean is None else f"; mean of all steps {milliseconds(mean)}"
+        lines += _wrapped(
+            f"{phase} {milliseconds(in_layers + (again or 0.0) + rest)}: "
+            f"{milliseconds(in_layers)} in layers{repeated}, {milliseconds(rest)} rest{usual}"
+        )
+    return lines
+
+
+def _wrapped(said: str) -> list[str]:
+    """Returns a sentence on as many lines as it needs."""
+    return textwrap.wrap(
+        one_line(said),
+        80,
+        initial_indent="  ",
+        subsequent_indent="    ",
+        break_on_hyphens=False,
+    )
+
+
+def _slow_lines(found: LayersSummary) -> list[str]:
+    """Returns the layers and kernels that are slow on one rank alone, the most expensive first."""
+    lines = []
+    for each in found.slow_on_rank[:MAX_SLOW]:
+        kernel = "" if each.kernel is None else f", kernel {each.kernel}"
+        factor = factor_words(each.factor, each.interval)
+        # The name comes last: it is what may be cut.
+        said = f"rank {each.rank} takes {factor} what the others take, in "
+        lines.append("  " + one_line(f"{said}{each.layer or MODEL}{kernel}", 78))
+    return lines
+
+
+def _slowed_lines(found: LayersSummary) -> list[str]:
+    """Returns the layers that became slower during the run, the most expensive first."""
+    lines = []
+    for each in found.slowed_down[:MAX_SLOW]:
+        factor = factor_words(each.factor, each.interval)
+        said = f"since step {count(each.since_step)} rank {each.rank} takes {factor} for "
+        kernel = "" if each.kernel is None else f", kernel {each.kernel}"
+        lines.append("  " + one_line(f"{said}{each.layer or MODEL}{kernel}", 78))
+    return lines
 
 
 def _rank_lines(layers: Mapping[str, LayerSummary], total_ms: float) -> list[str]:
@@ -100,9 +202,9 @@ def _limit_lines(found: LayersSummary, shown: Sequence[_LayerRow]) -> list[str]:
     """Returns how close to the device's limits a step comes, and what limits the layers shown."""
     lines = []
     if found.flops_per_step is not None:
-        said = f"{found.flops_per_step / 1e12:,.3g} TFLOP per step"
+        said = f"{operations(found.flops_per_step)} per step"
         if found.mfu is not None and found.peak_flops_per_s is not None:
-            most = f"{found.peak_flops_per_s / 1e12:,.0f} TFLOP/s"
+            most = operations(found.peak_flops_per_s, "/s")
             said += f": {percent(found.mfu)} of the device's {most} (MFU)"
         lines.append(f"  {said}")
     for bound, words in BOUNDS.items():
@@ -117,15 +219,22 @@ def _gradient_lines(found: LayersSummary) -> list[str]:
     gradients = found.gradients
     if gradients is None or gradients.usual_norm is None:
         return []
+    bad = gradients.bad_value
+    last = "last" if bad is None else "last finite"
     said = (
         f"gradient norm {significant(gradients.usual_norm)} "
-        f"(first {significant(gradients.first_norm)}, last {significant(gradients.last_norm)}) "
+        f"(first {significant(gradients.first_norm)}, {last} {significant(gradients.last_norm)}) "
         f"in {count(gradients.steps, 'step')}"
     )
+    if bad is not None:
+        said += f"; not finite from step {count(bad.step)} on"
+    lines = _wrapped(said)
     largest = max(found.layers.items(), key=lambda item: item[1].gradient_norm or 0.0, default=None)
     if largest is not None and largest[1].gradient_norm:
-        said += f"; largest: {largest[0] or MODEL} {significant(largest[1].gradient_norm)}"
-    return ["  " + one_line(said, 78)]
+        # The name comes last: it is what may be cut.
+        of_layer = f"largest of a layer: {significant(largest[1].gradient_norm)},"
+        lines.append("  " + one_line(f"{of_layer} {largest[0] or MODEL}", 78))
+    return lines
 
 
 def _activity_lines(found: ActivitySummary | None) -> list[str]:
@@ -150,18 +259,21 @@ def _activity_lines(found: ActivitySummary | None) -> list[str]:
 
 
 def _rows(layers: Mapping[str, LayerSummary]) -> Iterable[_LayerRow]:
-    """Returns layers that repeat as one row each: `blocks.*.attn`."""
+    """Returns layers that repeat as one row each: `blocks.*.attn`; `net.* (Linear)` where there are
+    such of several classes."""
     groups: dict[tuple[str, str | None], list[LayerSummary]] = {}
     names: dict[tuple[str, str | None], str] = {}
     for name, layer in layers.items():
         key = repeated_name(name), layer.kind
         groups.setdefault(key, []).append(layer)
         names.setdefault(key, name)
+    classes = Counter(starred for starred, _ in groups)
     for key, of_group in groups.items():
+        starred = f"{key[0]} ({key[1]})" if classes[key[0]] > 1 and key[1] else key[0]
         bounds = {layer.bound for layer in of_group}
         saved = [layer.saved_bytes for layer in of_group if layer.saved_bytes is not None]
         yield _LayerRow(
-            name=key[0] if len(of_group) > 1 else names[key],
+            name=starred if len(of_group) > 1 else names[key],
             layers=len(of_group),
             forward_ms=sum(layer.forward_ms or 0.0 for layer in of_group),
             backward_ms=sum(

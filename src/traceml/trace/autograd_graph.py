@@ -1,13 +1,15 @@
-"""What the graph behind a loss says: how far a backward pass came, where a value is not finite.
+"""What the graph behind a loss says: how far a backward pass came, where a value is not finite, and
+what is kept for backward.
 
-Looked at only when something has gone wrong. Saved tensors are read as they lie: no hook that packs
-or recomputes them is called, and nothing of the graph changes.
+Looked at only when something has gone wrong, and in a few steps of the deep profile. Saved tensors
+are read as they lie: no hook that packs or recomputes them is called, and nothing of the graph
+changes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 import torch
 
@@ -22,11 +24,37 @@ _FIRST_OF_TWO, _SECOND_OF_TWO = ("self", "input", "mat1"), ("other", "mat2", "ex
 """What torch calls the saved inputs of operations with two of them."""
 
 _PASSES_ON = (
-    *("Relu", "Dropout", "MaxPool", "Clone", "ToCopy", "Cat", "Stack", "Alias", "Split", "Chunk"),
+    *(
+        "Relu",
+        "Tanh",
+        "Sigmoid",
+        "Dropout",
+        "MaxPool",
+        "Clone",
+        "ToCopy",
+        "Cat",
+        "Stack",
+        "Alias",
+        "Split",
+        "Chunk",
+    ),
     *("View", "Reshape", "Permute", "Transpose", "TBackward", "Expand", "Squeeze", "Slice"),
     *("Select", "Index", "Contiguous"),
 )
 """In the names of operations that never make a bad value of finite ones."""
+MAX_SCALE = 16.0
+"""A factor up to this hardly ever makes a finite value infinite."""
+_SUMS = ("AddBackward", "SubBackward")
+"""Operations that save nothing and hardly ever overflow by themselves."""
+
+
+next_operation: Callable[[], int] = getattr(torch.autograd, "_get_sequence_nr", lambda: 0)
+"""The number that the next node will have; not known in an old torch."""
+
+
+def can_number_operations() -> bool:
+    """Whether the number of the next node is known."""
+    return hasattr(torch.autograd, "_get_sequence_nr")
 
 
 def nodes_of(roots: Any) -> list[Any]:
@@ -66,17 +94,67 @@ def reached_node(nodes: Iterable[Any], has_begun: bool) -> Any | None:
     return None
 
 
-def first_bad_node(nodes: Iterable[Any]) -> Any | None:
-    """The operation that made the first value that is not finite, of those that were saved.
-
-    A bad result was made by the operation that saved it; a bad input by the one that it came from.
-    """
-    for node in sorted(nodes, key=lambda each: each._sequence_nr()):
-        for name in _saved_names(node):
+def saved_tensors(nodes: Iterable[Any]) -> Iterator[tuple[Any, torch.Tensor]]:
+    """Each node with each tensor that it has saved and not released, without those that a hook has
+    packed."""
+    names: dict[type, list[str]] = {}  # a graph has many nodes of few kinds
+    for node in nodes:
+        kind = type(node)
+        if kind not in names:
+            names[kind] = _saved_names(node)
+        for name in names[kind]:
             for saved in _saved(node, name):
-                if not _is_finite(_data(saved)):
-                    return _maker(node if "result" in name else _source(node, name))
+                tensor = _data(saved)
+                if isinstance(tensor, torch.Tensor):
+                    yield node, tensor
+
+
+class BadNode(NamedTuple):
+    """The first operation with a value that is not finite."""
+
+    node: Any
+    is_given: bool
+    """Whether it was given that value by no other operation: it is in what the model was given."""
+
+
+def first_bad_node(nodes: Iterable[Any]) -> BadNode | None:
+    """The operation that made, or was given, the first value that is not finite, of those that were
+    saved; the parameters are finite.
+
+    A bad result was made by the operation that saved it; a bad input by the one that it came from,
+    unless it comes from no operation at all.
+    """
+    finite: set[Any] = set()  # operations whose results were saved, and are finite
+    for node in sorted(nodes, key=lambda each: each._sequence_nr()):
+        given = _given(node)
+        parameters = {_memory(each) for each in owned_parameters(node)}
+        for name in _saved_names(node):
+            for data in filter(_is_tensor, map(_data, _saved(node, name))):
+                is_result = "result" in name
+                if not _is_finite(data):
+                    if not is_result and not given:
+                        return BadNode(node, is_given=True)
+                    made = node if is_result else _source(node, name)
+                    return BadNode(_maker(made, finite), is_given=False)
+                if is_result:
+                    finite.add(node)
+                elif _memory(data) not in parameters and len(given) == 1:
+                    finite.update(given)
     return None
+
+
+def _given(node: Any) -> list[Any]:
+    """The operations whose results this one takes, without those that only turn a parameter
+    round."""
+    below = [each for each, _ in node.next_functions if each is not None and not _is_leaf(each)]
+    return [each for each in below if not _only_parameters(each)]
+
+
+def _memory(tensor: Any) -> int:
+    """Identifies the memory of a tensor, where it has one."""
+    local = getattr(tensor, "_local_tensor", tensor)  # what this rank holds of one that is spread
+    is_plain = isinstance(local, torch.Tensor) and local.layout == torch.strided
+    return local.untyped_storage().data_ptr() if is_plain else id(tensor)
 
 
 def owned_parameters(node: Any) -> list[torch.Tensor]:
@@ -170,6 +248,10 @@ def _is_packed(saved: Any) -> bool:
     return saved is not None and getattr(saved, "unpack_hook", True) is not None
 
 
+def _is_tensor(thing: Any) -> bool:
+    return isinstance(thing, torch.Tensor)
+
+
 def _is_finite(tensor: Any) -> bool:
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or not tensor.is_cpu:
         return True
@@ -191,19 +273,37 @@ def _source(node: Any, name: str) -> Any:
 
 def _latest_below(node: Any) -> Any | None:
     """The latest operation whose result this one takes, parameters apart."""
-    below = [each for each, _ in node.next_functions if each is not None and not _is_leaf(each)]
-    made = [each for each in below if not _only_parameters(each)]
-    return max(made, key=lambda each: each._sequence_nr(), default=None)
+    return max(_given(node), key=lambda each: each._sequence_nr(), default=None)
 
 
-def _maker(node: Any) -> Any:
-    """The operation itself, or the one before it, where it only passes on what it is given."""
-    while any(word in node.name() for word in _PASSES_ON):
-        below = _latest_below(node)
+def _maker(node: Any, finite: Container[Any]) -> Any:
+    """The operation itself, or one before it, where it only passes on what it is given, or adds
+    what is known to be finite to it."""
+    while True:
+        unknown = [each for each in _given(node) if each not in finite]
+        if any(word in node.name() for word in _PASSES_ON) or _scales_little(node):
+            below = _latest_below(node)
+        else:
+            is_sum = node.name().startswith(_SUMS) and len(unknown) == 1
+            below = unknown[0] if is_sum and not owned_parameters(node) else None
         if below is None:
-            break
+            return node
         node = below
-    return node
+
+
+def _scales_little(node: Any) -> bool:
+    """Whether an operation multiplies what it is given by constants that are finite and small, as
+    dropout does on a CPU."""
+    if not node.name().startswith("MulBackward") or len(_given(node)) != 1:
+        return False
+    if owned_parameters(node):
+        return False
+    kept = [tensor for _, tensor in saved_tensors([node])]
+    with torch.no_grad():
+        return bool(kept) and all(
+            each.is_cpu and each.is_floating_point() and bool((each.abs() <= MAX_SCALE).all())
+            for each in kept
+        )
 
 
 def _only_parameters(node: Any) -> bool:

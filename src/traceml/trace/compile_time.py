@@ -28,7 +28,7 @@ class CompileTime:
         self._depth = 0
         self._began_ns = 0
         self.before_compiling: Callable[[], None] = lambda: None
-        """Called in the thread that trains, before anything is compiled there."""
+        """Called before anything is compiled for the loop, be it in a thread of backward."""
         self.after_compiling: Callable[[], None] = lambda: None
         """Called where something was compiled for the loop."""
         self._start = session.guard(self._begin, any_thread=True)
@@ -77,8 +77,8 @@ class CompileTime:
             mine = session.thread == get_ident() or session.recorder.backwards_open
             if not mine or not session.tracing:
                 return
+            self.before_compiling()
             if session.thread == get_ident():
-                self.before_compiling()
                 session.recorder.note_collections()
             # Compilers run the model and its gradients on tensors without values: no phases.
             session.tracing = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -13,15 +14,33 @@ is_compiling = getattr(torch.compiler, "is_compiling", None) or torch._utils.is_
 _frames: Any = torch._C._dynamo.eval_frame
 
 
+def is_backward_compiled() -> bool:
+    """Whether torch compiles backward passes as they run (compiled autograd): it compiles the hooks
+    in their graphs with them."""
+    autograd: Any = sys.modules.get("torch._dynamo.compiled_autograd")
+    return bool(getattr(autograd, "compiled_autograd_enabled", False))
+
+
 def left_alone(function: Callable[..., Any]) -> Callable[..., Any]:
     """The same function, never compiled itself, where compiled code calls it after a graph break.
 
     Dynamo would look at it and at all that it calls, and count breaks that the user has not made.
     """
+    return _skipped(function, "SKIP")
+
+
+def skipped(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The same function, never compiled itself, for one that turns Dynamo off or on: Dynamo does
+    not turn itself on again when it returns, as it does after what is left alone."""
+    return _skipped(function, "DEFAULT")
+
+
+def _skipped(function: Callable[..., Any], what_it_calls: str) -> Callable[..., Any]:
     code = function.__code__
     if hasattr(_frames, "set_code_exec_strategy"):
-        skip = _frames._FrameAction.SKIP
-        _frames.set_code_exec_strategy(code, _frames._FrameExecStrategy(skip, skip))
+        actions = _frames._FrameAction
+        strategy = _frames._FrameExecStrategy(actions.SKIP, getattr(actions, what_it_calls))
+        _frames.set_code_exec_strategy(code, strategy)
     elif hasattr(_frames, "skip_code"):  # before torch 2.7
         _frames.skip_code(code)
     return function

@@ -56,6 +56,9 @@ def test_must_fire_as_a_warning_where_the_loss_ends_above_its_beginning():
         pytest.param(
             growing(20, 0.5) + growing(20, 2.0, 1e-6), [0.0] * 40, id="vanished, and came back"
         ),
+        pytest.param(
+            [1.0] * 10 + [20.0, 300.0, 40.0, 90.0] * 8, [1.0] * 42, id="grew, and scatters widely"
+        ),
         pytest.param([0.0] * 10 + [1.0] * 30, [1.0] * 40, id="a layer that wakes up"),
         pytest.param([1.0] * 4 + growing(4, 10.0), [1.0] * 8, id="too few to say what is usual"),
         pytest.param([1.0, INF, INF] * 10 + [1.0], [1.0] * 31, id="steps that were skipped"),
@@ -66,7 +69,7 @@ def test_must_stay_silent(first, last):
 
 
 def test_a_gradient_that_is_lost_while_the_loss_is_finite():
-    run = with_norms([1.0] * 19 + [INF], [1.0] * 20, of_torch=frozenset({2}))
+    run = with_norms([1.0] * 19 + [INF], [1.0] * 20, of_library=frozenset({2}))
     finding = exploding_gradients.check(gather(run))
     assert finding.severity is Severity.WARNING
     assert finding.claim == (

@@ -9,11 +9,15 @@ import numpy as np
 import pytest
 
 from factories import GIB
+from failing import ENDED_UNIX_S, report
 from layer_runs import layer_records, with_layers
 from memory_runs import MIB, Curve, with_sampled_memory, with_steps_memory
 from traceml.diagnose.rules import memory_creep
 from traceml.facts.gather import gather
+from traceml.model.failure import MemoryAtFailure
 from traceml.model.finding import Finding, Kind, Section, Severity
+from traceml.model.run import Ending
+from traceml.store.layer_records import GrownLayer, OutlivedLayer
 from traceml.store.records import RunRecords
 
 noise = np.random.default_rng(0).normal(0, 1, 10_000)
@@ -225,3 +229,61 @@ def test_the_deep_profile_says_for_how_long_a_smaller_batch_makes_room() -> None
         in fires(run).action
     )
     assert "batch" not in fires(gpu(lambda x, rank: 500 + 2 * x)).action
+
+
+LEAKING = {
+    "an attribute": GrownLayer(0, 5, "blocks.2", "Block", 0, "history", 0),
+    "layers added": GrownLayer(0, 5, "experts", "ModuleList", 0, None, 40),
+    "buffers": GrownLayer(0, 5, "norm", "Norm", 0, None, 0),
+}
+
+
+def leaking_run(per_step_mib: float, *, outlived: bool = False, case: str = "an attribute"):
+    run = gpu(lambda step, rank: 1000 + step)
+    more: dict[str, object] = {}
+    if outlived:
+        left = int(per_step_mib * MIB)
+        more["outlived"] = (OutlivedLayer(90, 80, "head", "Linear", left),)
+    else:
+        more["grown"] = tuple(
+            LEAKING[case]._replace(step=step, more_bytes=int((step - 5) * per_step_mib * MIB))
+            for step in (60, 100)
+        )
+    record = layer_records(pid=run.ranks[0].rank.pid, forward_ms={"": 1.0}, **more)
+    return with_layers(run, record)
+
+
+@pytest.mark.parametrize(
+    ("case", "said", "remedy"),
+    [
+        ("an attribute", "blocks.2 keeps 1.0 MiB more per step in its attribute history.", "Empty"),
+        ("layers added", "experts holds 1.0 MiB more per step: 40 layers were added", "once"),
+        ("buffers", "norm holds 1.0 MiB more per step in its parameters and buffers.", "larger"),
+    ],
+)
+def test_the_module_that_leaks_is_named(case: str, said: str, remedy: str) -> None:
+    found = fires(leaking_run(1.0, case=case))
+    assert said in found.claim and remedy in found.action
+    assert found.evidence["module"] == LEAKING[case].name
+
+
+def test_the_layer_whose_outputs_are_kept_is_named() -> None:
+    found = fires(leaking_run(0.9, outlived=True))
+    assert "are outputs of head that outlive their step" in found.claim
+    assert "who keeps the outputs of head (Linear)" in found.action
+
+
+def test_a_module_that_grows_far_slower_than_memory_is_not_blamed() -> None:
+    found = fires(leaking_run(0.1))
+    assert found.evidence["module"] is None and "loss.item()" in found.action
+
+
+def test_memory_that_ran_out_is_not_said_to_be_full_some_time_later() -> None:
+    run = leaking_run(1.0)
+    held = MemoryAtFailure(total_bytes=80 << 30)
+    out = report(0, "OutOfMemoryError", "CUDA out of memory.", memory=held)
+    out = replace(out, pid=run.ranks[0].rank.pid)
+    ended = replace(run, reports=(out,), ending=Ending(ENDED_UNIX_S, exit_status=1))
+    assert "memory is full in" in fires(run).claim
+    found = fires(ended)
+    assert "is full" not in found.claim and found.evidence["full_in_s"] is None

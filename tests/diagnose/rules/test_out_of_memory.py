@@ -12,6 +12,7 @@ from traceml.diagnose.rules import exception, out_of_memory
 from traceml.facts.gather import gather
 from traceml.model.failure import FailureReport, MemoryAtFailure
 from traceml.model.finding import Finding, Kind, Severity
+from traceml.store.layer_records import GrownLayer
 from traceml.store.records import RunRecords
 
 MEMORY = MemoryAtFailure(
@@ -150,3 +151,28 @@ def test_host_memory_that_a_layer_asked_for_is_the_model_s() -> None:
     held = MemoryAtFailure(is_host=True, tried_bytes=GIB)
     finding = found(failed(report(0, "RuntimeError", "can't allocate memory", memory=held)))
     assert "dataset" not in finding.action and "batch" in finding.action
+
+
+@pytest.mark.parametrize(("per_step_mib", "is_named"), [(2, True), (0.1, False)])
+def test_a_module_that_filled_the_memory_is_what_to_mend(
+    per_step_mib: float, is_named: bool
+) -> None:
+    """200 steps; the process held 1,000 MiB."""
+    held = MemoryAtFailure(is_host=True, tried_bytes=GIB)
+    run = failed(report(0, "RuntimeError", "can't allocate memory", memory=held))
+    run = map_steps(
+        run, lambda steps, rank: steps["rss_bytes"].__setitem__(slice(None), 1000 << 20)
+    )
+    grown = tuple(
+        GrownLayer(
+            step, 5, "blocks.2", "Block", int((step - 5) * per_step_mib * (1 << 20)), "kept", 0
+        )
+        for step in (60, 100)
+    )
+    record = layer_records(pid=run.ranks[0].rank.pid, forward_ms={"": 1.0}, grown=grown)
+    finding = found(with_layers(run, record))
+    assert ("blocks.2 keeps 2.0 MiB more per step in its attribute kept." in finding.claim) is (
+        is_named
+    )
+    assert finding.action.startswith("Empty kept of blocks.2 (Block)") is is_named
+    assert ("batch" in finding.action) is not is_named

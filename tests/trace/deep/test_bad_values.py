@@ -4,6 +4,8 @@ import gc
 import math
 import os
 import weakref
+from random import Random
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,7 +16,10 @@ from torch.utils.checkpoint import checkpoint
 
 from traceml.facts.gradients import gradient_facts
 from traceml.store.layer_records import read_layers
-from traceml.trace.deep import gradient_norms
+from traceml.trace import autograd_graph
+from traceml.trace.deep import gradient_norms, loss_graph
+from traceml.trace.deep.late_numbers import MAX_COMING, LateNumbers, _Coming
+from traceml.trace.deep.loss_graph import InnermostLayers, LayerSpan, usual_around
 
 
 @pytest.fixture
@@ -70,6 +75,14 @@ class OverflowsAsUsual(Overflows):
         return inputs * (1e30 if self.calls >= self.at else 1.0) * 1e20 * 1e-20
 
 
+class OverflowsOnly(Overflows):
+    """The same, and no operation at all before."""
+
+    def forward(self, inputs):
+        self.calls += 1
+        return inputs * 1e30 * 1e30 if self.calls >= self.at else inputs
+
+
 class _NanBackward(torch.autograd.Function):
     @staticmethod
     def forward(context, inputs):
@@ -111,7 +124,7 @@ def twice(planted):
     return Parts(front=with_planted(planted), behind=FailsBackward())
 
 
-@pytest.mark.parametrize("planted", [Overflows, OverflowsAsUsual])
+@pytest.mark.parametrize("planted", [Overflows, OverflowsAsUsual, OverflowsOnly])
 def test_the_layer_whose_output_becomes_infinite_is_named(deep, planted):
     train(with_planted(planted(BAD_STEP)), steps=16)
     bad = bad_value(deep())
@@ -119,11 +132,63 @@ def test_the_layer_whose_output_becomes_infinite_is_named(deep, planted):
     assert (bad.kind, bad.finite_step) == (planted.__name__, BAD_STEP - 1)
 
 
+def test_dropout_after_the_layer_that_makes_nan_is_not_blamed(deep):
+    """On a CPU it multiplies by a mask, and saves nothing else."""
+
+    class Logarithm(Overflows):
+        def forward(self, inputs):
+            self.calls += 1
+            return torch.log(inputs - 1e3) if self.calls >= self.at else inputs * 1.0
+
+    model = Parts(one=nn.Linear(4, 4), lost=Logarithm(BAD_STEP), drop=nn.Dropout(0.1))
+    model.two = nn.Linear(4, 4)
+    train(model, steps=BAD_STEP + 2)
+    found = bad_value(deep())
+    assert (found.layer, found.step) == ("lost", BAD_STEP)
+
+
+class OverflowsBetweenLayers(nn.Module):
+    """Does so in its own `forward`, between two layers of torch's."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner, self.outer, self.calls = nn.Linear(4, 4), nn.Linear(4, 4), 0
+
+    def forward(self, inputs):
+        self.calls += 1
+        inputs = self.inner(inputs)
+        return self.outer(inputs * 1e30 * 1e30 if self.calls >= BAD_STEP else inputs)
+
+
+def test_an_operation_between_layers_of_torch_belongs_to_the_module_that_calls_them(deep):
+    train(with_planted(OverflowsBetweenLayers()), steps=16)
+    bad = bad_value(deep())
+    assert (bad.step, bad.phase, bad.layer) == (BAD_STEP, "forward", "block.planted")
+
+
 def test_the_layer_whose_backward_gives_nan_is_named(deep):
     train(with_planted(NanBackward(BAD_STEP)), steps=16)
     bad = bad_value(deep())
     assert (bad.step, bad.phase, bad.layer) == (BAD_STEP, "backward", "block.planted")
     assert bad.finite_layer == "last"
+
+
+class WithPositions(nn.Module):
+    """Adds the weights of a layer that it never calls, as positions are often added to words."""
+
+    def __init__(self, body):
+        super().__init__()
+        self.positions, self.body = nn.Embedding(1, 4), body
+
+    def forward(self, inputs):
+        return self.body(inputs + self.positions.weight)
+
+
+def test_a_layer_that_is_never_called_is_not_taken_for_the_first_of_backward(deep):
+    train(WithPositions(with_planted(NanBackward(BAD_STEP))), steps=16)
+    bad = bad_value(deep())
+    assert (bad.step, bad.phase, bad.layer) == (BAD_STEP, "backward", "body.block.planted")
+    assert bad.finite_layer == "body.last"
 
 
 def test_a_loss_that_is_lost_outside_of_any_layer_is_no_layer_s(deep):
@@ -380,7 +445,8 @@ def test_what_a_hook_has_packed_is_left_alone(traced):
 
 
 def test_norms_are_measured_as_often_as_their_share_of_the_time_allows(traced, monkeypatch):
-    """On a clock on which a step takes a second, and measuring its norms a twentieth of one."""
+    """On a clock on which a step takes a second, measuring its norms a twentieth of one, and
+    reading them another."""
     now = [0]
 
     def clock():
@@ -395,7 +461,17 @@ def test_norms_are_measured_as_often_as_their_share_of_the_time_allows(traced, m
     train(Parts(one=nn.Linear(4, 4)), steps=400, beside=pass_time)
     traced.finish()
     (found,) = read_layers(traced.folder)
-    assert len(found.norms.steps) == pytest.approx(400 * gradient_norms.NORMS_SHARE / 0.05, abs=2)
+    assert len(found.norms.steps) == pytest.approx(400 * gradient_norms.NORMS_SHARE / 0.1, abs=1)
+
+
+def test_the_first_step_that_can_be_measured_is(traced, monkeypatch):
+    """In the one before it no model is known: looking for it in vain may not use up the budget."""
+    monkeypatch.setattr(gradient_norms, "NORMS_SHARE", 1e-12)
+    traced.session.begin_deep_profile()
+    train(Parts(one=nn.Linear(4, 4)), steps=6)
+    traced.finish()
+    (found,) = read_layers(traced.folder)
+    assert found.norms.steps == (2,)
 
 
 def test_of_a_long_run_the_first_and_the_last_norms_are_kept_and_ever_fewer_between(
@@ -434,3 +510,114 @@ def test_a_loss_that_a_scaler_skips_for_ever_names_its_layer(deep):
         scaler.update()
     bad = bad_value(deep())
     assert (bad.step, bad.phase, bad.layer) == (BAD_STEP, "forward", "block.planted")
+
+
+def test_an_operation_that_is_not_as_usual_belongs_to_what_it_stands_in_the_place_of():
+    usual = ["linear one", "mul", "add", "norm two", "linear two"]
+    found = ["linear one", "sub", "log", "add", "norm two", "relu", "linear two"]
+    around = usual_around(usual, found)
+    assert around == [(0, 0), (1, 1), (1, 1), (2, 2), (3, 3), (3, 4), (4, 4)]
+    assert usual_around(["a", "a", "b"], ["a", "b"]) in ([(0, 0), (2, 2)], [(1, 1), (2, 2)])
+    assert usual_around([], ["new"]) == [(None, None)]
+
+
+def test_graphs_that_differ_in_very_much_are_not_compared_one_by_one(monkeypatch):
+    def compare(*given, **options):
+        raise AssertionError("training waits for this")
+
+    monkeypatch.setattr(loss_graph, "SequenceMatcher", compare)
+    usual, found = ["a", *(["b", "c"] * 5000), "d"], ["a", *(["c", "e"] * 5000), "d"]
+    around = usual_around(usual, found)
+    assert around[0] == (0, 0) and around[-1] == (len(usual) - 1, len(usual) - 1)
+    assert set(around[1:-1]) == {(None, None)}
+
+
+def test_parameters_that_a_lost_gradient_has_spoiled_tell_which_layer_lost_it(traced):
+    """With norms measured as seldom as usual, the first that is seen is the next step's loss."""
+    traced.session.begin_deep_profile()
+    train(with_planted(NanBackward(BAD_STEP)), steps=16)
+    traced.finish()
+    (found,) = read_layers(traced.folder)
+    bad = bad_value(found)
+    assert (bad.step, bad.phase, bad.layer) == (BAD_STEP, "backward", "block.planted")
+
+
+def test_a_batch_that_is_not_finite_is_no_layer_s(deep):
+    model = with_planted(nn.Identity())
+    torch.manual_seed(0)
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    for step in range(1, 17):
+        batch = torch.randn(2, 4)
+        if step >= BAD_STEP:
+            batch[0, 0] = math.nan
+        loss = model(batch).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    bad = bad_value(deep())
+    assert (bad.step, bad.phase, bad.layer, bad.is_of_inputs) == (BAD_STEP, "forward", None, True)
+
+
+def test_rows_of_ever_other_lengths_keep_little_memory():
+    numbers, passed = LateNumbers(), SimpleNamespace(query=lambda: True)
+    for length in range(1, 50):
+        row = _Coming(None, torch.zeros(length), passed)
+        numbers._coming.append(row)
+        assert [values for _, values in numbers.arrived()] == [[0.0] * length]
+        assert numbers._free_row(length) is row.host
+        numbers._free.append(row.host)
+    assert len(numbers._free) == MAX_COMING
+
+
+def nested_spans(random, first, end, depth=0):
+    """Calls as they return: those inside a call before it."""
+    found, at = [], first
+    while depth < 4 and at < end and random.random() < 0.8:
+        inner = random.randint(at, end)
+        found += nested_spans(random, at, inner, depth + 1)
+        at = inner + random.randint(0, 2)
+    return [*found, LayerSpan(random.randint(0, 99), first, end)]
+
+
+def test_an_operation_belongs_to_the_innermost_call_that_holds_it():
+    random = Random(0)
+    for _ in range(200):
+        spans = nested_spans(random, 5, 60)
+        innermost = InnermostLayers(spans)
+        for number in range(70):
+            around = [span for span in spans if span.first <= number < span.end]
+            expected = min(around, key=lambda span: span.end - span.first, default=None)
+            assert innermost.at(number) == (None if expected is None else expected.place)
+    assert InnermostLayers([]).at(3) is None
+
+
+def test_operations_of_very_many_calls_are_looked_up_quickly():
+    spans = [LayerSpan(number % 7, 2 * number, 2 * number + 2) for number in range(40_000)]
+    spans.append(LayerSpan(9, 0, 100_000))
+    compared = []
+
+    class Counted(LayerSpan):
+        @property
+        def first(self):
+            compared.append(self)
+            return self[1]
+
+    innermost = InnermostLayers([Counted(*span) for span in spans])
+    assert [innermost.at(2 * number) for number in (0, 8, 39_999, 49_999)] == [0, 1, 1, 9]
+    assert len(compared) < 10 * len(spans)
+
+
+def test_of_parameters_that_are_spread_over_ranks_only_the_own_part_is_looked_at():
+    """Asking for the whole may mean to wait for ranks that have no reason to ask."""
+
+    def layer(*parts):
+        spread = {
+            str(place): SimpleNamespace(_local_tensor=part) for place, part in enumerate(parts)
+        }
+        return SimpleNamespace(module=SimpleNamespace(_parameters=spread))
+
+    fine, bad = torch.ones(3), torch.tensor([1.0, torch.nan])
+    layers = [layer(fine), layer(fine, bad), layer(torch.ones(0)), layer()]
+    assert loss_graph.places_with_bad_parameters(layers) == [1]
+    spread = SimpleNamespace(_local_tensor=fine)  # the storage of a real one has no address
+    assert autograd_graph._memory(spread) == fine.untyped_storage().data_ptr()

@@ -9,12 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from statistics import median_low
 
+from traceml.diagnose.leaking_modules import growth_remedy, growth_words
 from traceml.diagnose.rule import Doc, Rule, Symptom
 from traceml.facts.facts import Facts, RankFacts
+from traceml.facts.layer_growth import LayerGrowth
 from traceml.facts.memory import MemoryOwner
 from traceml.facts.trend import Growth, Trend
 from traceml.model.evidence import Evidence, as_number, as_words, in_bytes, in_s
 from traceml.model.finding import Finding, Kind, Section, Severity
+from traceml.model.layer_names import MODEL
 from traceml.model.quantities import count, duration, memory
 
 KIND = Kind.CREEP_CONFIRMED
@@ -29,6 +32,7 @@ MIN_RISE_BYTES = {
     MemoryOwner.WORKERS: 64 << 20,
 }
 MIN_RISE_SHARE = 0.03  # of what was held before: less takes a run longer to fill than to end
+MIN_MODULE_SHARE = 0.3  # of the growth: a module that keeps less is not the leak, or not alone
 SMALLER_BATCH = 0.75  # of the present one: what a person would try first
 CRITICAL_S = 24 * 3600.0  # a run that is full within a day does not end by itself
 
@@ -48,7 +52,7 @@ class _Creep:
     """The fastest first."""
     full_s: float | None
     """Seconds from the end of the window until the memory is full; `None` where the capacity is not
-    known."""
+    known, or memory ran out."""
 
     @property
     def worst(self) -> Trend:
@@ -78,11 +82,12 @@ def check(facts: Facts) -> Finding | None:
         for rank in facts.ranks
         if (other := rank.memory.trends.get(creep.owner)) is not None
     ]
+    module = _growing_module(facts, creep)
     return Finding(
         kind=creep.kind,
         section=Section.STEP_MEMORY,
         severity=creep.severity,
-        claim=_claim(facts, creep),
+        claim=_claim(facts, creep) + ("" if module is None else f" {growth_words(module)}"),
         action=_next_step(facts, creep),
         ranks=tuple(sorted(rank.rank.rank for rank, _ in creep.growing)),
         evidence=Evidence(
@@ -97,7 +102,26 @@ def check(facts: Facts) -> Finding | None:
             in_s("full_in_s", creep.full_s),
             as_number("full_in_steps", _full_steps(facts, creep)),
             as_number("readings", trend.readings),
+            as_words("module", None if module is None else module.name or MODEL),
+            as_words("module_attribute", None if module is None else module.attribute),
+            in_bytes("module_per_step_bytes", None if module is None else module.per_step_bytes),
         ),
+    )
+
+
+def _growing_module(facts: Facts, creep: _Creep) -> LayerGrowth | None:
+    """Returns the module that keeps much of what grows on its rank; `None` where the deep profile
+    saw none."""
+    if creep.owner is MemoryOwner.WORKERS:
+        return None
+    by_rank = {rank.rank.rank: trend.per_step_bytes for rank, trend in creep.growing}
+    return next(
+        (
+            each
+            for each in facts.layers.growth
+            if each.per_step_bytes >= MIN_MODULE_SHARE * by_rank.get(each.rank, float("inf"))
+        ),
+        None,
     )
 
 
@@ -123,7 +147,13 @@ def _matters(owner: MemoryOwner, trend: Trend) -> bool:
 def _full_s(
     facts: Facts, owner: MemoryOwner, growing: list[tuple[RankFacts, Trend]]
 ) -> float | None:
-    """Returns when the memory is full: a GPU is filled by its own rank, the host by all ranks."""
+    """Returns when the memory is full: a GPU is filled by its own rank, the host by all ranks.
+
+    `None` also where it ran out already: then it was less than the machine's, or full by then.
+    """
+    failure = facts.stability.failure
+    if failure is not None and failure.kind is Kind.OUT_OF_MEMORY:
+        return None
     if owner is MemoryOwner.GPU:
         known = [
             max(0.0, rank.rank.device_total_bytes - trend.end_bytes) / trend.per_s_bytes
@@ -185,6 +215,9 @@ def _smaller_batch(facts: Facts, creep: _Creep) -> tuple[int, int, int] | None:
 
 
 def _next_step(facts: Facts, creep: _Creep) -> str:
+    module = _growing_module(facts, creep)
+    if module is not None:
+        return f"{growth_remedy(module)}{_until_then(facts, creep)}"
     left = f"Each step leaves {memory(creep.worst.per_step_bytes)} behind"
     if creep.owner is MemoryOwner.WORKERS:
         return (
@@ -236,7 +269,9 @@ how much per 1,000 steps and per hour, since which step, and when memory is full
 
 *Evidence.* `place` (`gpu`, `host`, `workers`), `per_1000_steps_bytes`, `per_hour_bytes`,
 `onset_step`, `start_bytes`, `end_bytes`, `worst_rise_bytes`, `median_rise_bytes`, `full_in_s`,
-`full_in_steps`, `readings`.
+`full_in_steps`, `readings`; with the deep profile `module`, `module_attribute` and
+`module_per_step_bytes`: the module of the model that keeps at least 30 % of what grows, or whose
+outputs are kept, in which of its attributes, and how fast.
 
 *Thresholds.* The readings of a rank (at least 8, over at least 50 steps) are taken together in 12
 blocks. The first is left out, and of each the lowest quarter counts, so that evaluation peaks and

@@ -77,16 +77,17 @@ class ActivationSteps:
                     self._places.append(place)
                     self._largest.append(_largest(numbers))
 
-    def end(self, step: int) -> bool:
-        """The step has ended; whether it was seen to its end."""
+    def end(self, step: int) -> str | None:
+        """The step has ended; why it was not seen to its end, `None` where it was."""
         calls = self._calls
         if calls is None:
-            return False
+            return None
         calls.end()
-        if not calls.was_evaluated and len(self._streams) == 1 and can_compute():
+        is_seen = calls.lost is None and not calls.has_failed
+        if is_seen and len(self._streams) == 1 and can_compute():
             self._send_for(step, self._streams.pop())
         self._places, self._largest = [], []
-        return not calls.was_evaluated
+        return calls.lost
 
     def _send_for(self, step: int, stream: Any) -> None:
         """Have all numbers copied to the host; over several streams or devices none would be right
@@ -100,6 +101,7 @@ class ActivationSteps:
         if self._calls is not None:
             self._calls.end()
             self._calls = None
+        self._layers, self._places, self._largest = (), [], []
         return True
 
     def tell_arrived(self) -> None:

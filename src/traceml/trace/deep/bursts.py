@@ -10,10 +10,11 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from statistics import median
 from time import perf_counter_ns
-from typing import Protocol
+from typing import Any, Protocol
 
 from traceml.trace.deep.activation_steps import ActivationSteps
 from traceml.trace.deep.gradient_norms import GradientNorms
+from traceml.trace.deep.kept_tensors import KeptTensors
 from traceml.trace.deep.kernel_steps import KernelSteps
 from traceml.trace.deep.layer_file import LayerFile
 from traceml.trace.deep.layer_names import ModelLayer, layers_of
@@ -22,7 +23,8 @@ from traceml.trace.deep.memory_steps import MemorySteps
 from traceml.trace.deep.operation_steps import OperationSteps
 from traceml.trace.deep.time_budget import TimeBudget
 from traceml.trace.deep.timed_steps import TimedSteps
-from traceml.trace.models import KnownOptimizers, Models, outermost, something_is_compiled
+from traceml.trace.models import KnownOptimizers, Models, outermost
+from traceml.trace.profiler_turns import ProfilerTurns
 from traceml.trace.session import Session
 
 FIRST_BURST = 4
@@ -46,16 +48,17 @@ COUNTED_BURST = 1
 """The burst, from 0 on, in which operations are counted."""
 ALARM_STEPS = 2
 """Steps whose activations are looked at when a gradient is no longer usual."""
-MAX_EVALUATED = 8
-"""Steps in a row that were given up because the model was evaluated in them."""
+MAX_PARTS = 16
+"""Looks at one step at most: a loop may call several optimizers in each."""
+MAX_LOST = 8
+"""Steps in a row that could not be seen to their end, after which no further one is looked at."""
+KEPT_GROWTH = 1.5
+"""The steps between two looks at what modules hold grow by this: forty looks in a million steps."""
 REMEMBERED_STEPS = 15
 """Steps between bursts whose times are kept, to compare those of a burst with."""
 
-COMPILED = (
-    "torch.compile has compiled code of this process: what is inside it cannot be seen by layers"
-)
 FAILED = "the deep profile failed in this process, and was ended"
-EVALUATED = "the model is evaluated in every step, where no hook may be in: no step could be seen"
+RECOMPILED = "torch.compile compiles in every step: no step could be seen"
 
 
 class StepLook(Protocol):
@@ -64,8 +67,8 @@ class StepLook(Protocol):
     def begin(self, layers: Sequence[ModelLayer]) -> bool:
         """Look at the step that begins; whether that is possible at present."""
 
-    def end(self, step: int) -> bool:
-        """The step has ended, and was that number; whether it could be looked at to its end."""
+    def end(self, step: int) -> str | None:
+        """The step has ended, and was that number; why it could not be looked at to its end."""
 
     def take_out(self) -> bool:
         """Take everything out of torch; whether nothing is left there."""
@@ -80,36 +83,57 @@ class Bursts:
         models: Models,
         optimizers: KnownOptimizers,
         uses_graphs: Callable[[], bool | None],
+        turns: ProfilerTurns,
     ) -> None:
-        self._session, self._models = session, models
+        self._session, self._models, self._turns = session, models, turns
         self._file = LayerFile(session)
-        self._timed = TimedSteps(session, self._file)
-        self._memory = MemorySteps(session, self._file, optimizers.living)
-        self._kernels = KernelSteps(session, self._file, uses_graphs)
+        self._timed = TimedSteps(session, models, self._file)
+        self._kept = KeptTensors(self._file)
+        self._memory = MemorySteps(session, self._file, self._kept, optimizers.living)
+        self._kernels = KernelSteps(session, self._file, uses_graphs, turns)
         self._operations = OperationSteps(session, self._file)
         self._activations = ActivationSteps(session, self._file)
-        self._loss_graph = LossGraph(session, models, self._file, lambda: self._timed.spans)
+        self._loss_graph = LossGraph(
+            session,
+            models,
+            self._file,
+            lambda: self._timed.spans,
+            lambda: self._timed.open_spans,
+        )
         session.failures.layer_of_node = self._loss_graph.layer_of
         session.failures.note_held = self._note_held
         self._norms = GradientNorms(
-            session, models, self._file, self._loss_graph.look, self._look_at_activations
+            session,
+            models,
+            self._file,
+            self._look_at_loss,
+            self._look_at_activations,
+            self._may_look,
+            self._timed,
         )
-        self._look_guarded = session.guard(self._look, failed=self._fail)
-        self._end_norms = session.guard(self._norms.end_step)
+        self._follow_guarded = session.guard(self._follow_step, failed=self._fail)
+        self._end_norms = session.guard(self._end_norms_of_step)
         self._is_on = False
         self._look_at: StepLook | None = None
-        """The way in which the step that runs is looked at."""
+        """The way in which the step that runs is looked at …"""
+        self._has_ended = False
+        """… or was: what could not be taken out of torch at once is after a later step …"""
+        self._why: str | None = None
+        """… and why it could not be looked at to its end."""
         session.forgets.append(self.forget)
         session.restores.append(self._take_out)
-        session.last_looks.append(self._finish)
+        session.before_last_record.append(self._finish)
+        turns.enders.append(self._make_room_for_profiler)
         self.forget()
 
     def forget(self) -> None:
         """Begin anew in a forked child; what the parent had put into torch is out."""
         self._kernels.forget()
         self._take_out()
+        self._look_at = None
         self._file.forget()
         self._timed.forget()
+        self._kept.forget()
         self._activations.forget()
         self._norms.forget()
         self._loss_graph.forget()
@@ -118,8 +142,16 @@ class Bursts:
         self._looked_at = perf_counter_ns()
         self._budget = self._layers_budget = TimeBudget(LAYERS_SHARE, self._looked_at)
         self._kernels_budget = TimeBudget(KERNELS_SHARE, self._looked_at)
-        self._steps_until = FIRST_BURST
-        self._bursts = self._evaluated = 0
+        self._wait(FIRST_BURST)
+        self._steps_until_kept = self._kept_interval = FIRST_BURST
+        self._parts = 1
+        """Looks at the present step so far, in a burst."""
+        self._max_parts = 1
+        self._bursts = self._lost = 0
+        self._is_of_layers = False
+        """Whether the burst is a planned one at layers: no alarm, and none at kernels alone."""
+        self._was_compiling = False
+        """Whether torch compiled something in the step that is looked at."""
         self._idle_ns: deque[int] = deque(maxlen=REMEMBERED_STEPS)
         self._burst_ns: list[int] = []
         self._is_settling = False
@@ -131,12 +163,34 @@ class Bursts:
         """Look at layers from here on."""
         if not self._is_on:
             self._is_on = True
-            self._session.looks += [self._end_norms, self._look_guarded]
+            self._session.looks += [self._end_norms, self._follow_guarded]
 
     def make_room_for_compiler(self) -> None:
-        """Torch is about to compile: it would compile our hooks too, or refuse because of them."""
-        if self._is_on:
-            self._stop(COMPILED)
+        """Torch is about to compile: it would compile our hooks too, or refuse because of them.
+
+        The step takes longer than others by that, too: another one is looked at instead.
+        """
+        if self._look_at is not None:
+            self._was_compiling = True
+            self._look_at.take_out()
+
+    def _may_look(self) -> bool:
+        """Whether the device may be looked at: nothing of ours may run there while a profiler
+        records, the script's or one of ours, because it would be taken for the script's work."""
+        return not self._turns.is_running
+
+    def _make_room_for_profiler(self) -> None:
+        """A profiler begins: give up the burst."""
+        self._take_out()
+        self._norms.drop_latest()
+        self._plan, self._layers, self._burst_ns = [], [], []
+        self._is_settling = self._was_compiling = False
+        self._parts = 1
+        self._wait(MIN_STEPS_BETWEEN)
+
+    def _end_norms_of_step(self) -> None:
+        if self._may_look():
+            self._norms.end_step()
 
     def _fail(self, error: BaseException) -> None:
         """Count a failure of our own, and look at no further step; all else is traced as before."""
@@ -147,22 +201,38 @@ class Bursts:
         if why is not None:
             self._file.say(why)
         self._take_out()
+        self._plan, self._layers = [], []
         if self._is_on:
             self._is_on = False
-            self._session.looks.remove(self._look_guarded)
+            self._session.looks.remove(self._follow_guarded)
 
     def _take_out(self) -> None:
-        """Take our hooks out of torch, whatever they have seen so far."""
-        if self._look_at is not None:
-            self._look_at.take_out()
+        """Take our hooks out of torch, whatever they have seen so far; what cannot be taken out now
+        is after a later step."""
+        if self._look_at is not None and self._look_at.take_out():
             self._look_at = None
 
     def _finish(self) -> None:
         """The process ends: write what is there."""
         self._stop()
         self._timed.finish()
+        self._kernels.finish()
         self._activations.finish()
         self._norms.finish()
+        self._look_at_kept()
+
+    def _look_at_kept(self) -> None:
+        """See which modules hold more than before; the longer the run, the seldomer."""
+        self._kept_interval = self._steps_until_kept = int(KEPT_GROWTH * self._kept_interval)
+        layers = layers_of(outermost(self._models.living()))
+        self._kept.write_growth(layers, self._session.count_stepped())
+
+    def _look_at_loss(self, loss: Any) -> bool:
+        """Backward begins with this loss; whether it is not finite."""
+        self._memory.see_loss(loss)
+        self._timed.see_loss()
+        self._kernels.see_loss()
+        return self._loss_graph.check_loss(loss)
 
     def _look_at_activations(self) -> None:
         """A gradient is no longer usual: look at the activations of the next steps."""
@@ -174,30 +244,58 @@ class Bursts:
 
     # After each step
 
-    def _look(self) -> None:
+    def _follow_step(self) -> None:
         now = perf_counter_ns()
         took = now - self._looked_at
-        if self._look_at is not None:
+        if not self._may_look() and self._look_at is not self._kernels:
+            if self._look_at is not None:  # a profiler that began in another thread
+                self._make_room_for_profiler()
+        elif self._look_at is not None:
             self._burst_ns.append(took)
-            self._end_step(self._look_at)
+            if self._has_step_ended() or self._parts >= MAX_PARTS:
+                self._end_step(self._look_at)
+            else:
+                self._parts += 1
+                self._max_parts = max(self._max_parts, self._parts)
         elif self._is_settling:
             self._burst_ns.append(took)
             self._end_burst()
         else:
             self._idle_ns.append(took)
-            self._timed.tell_passed()
-            self._activations.tell_arrived()
+            self._write_seen()
+            self._steps_until_kept -= 1
+            if self._steps_until_kept <= 0:
+                self._look_at_kept()
             self._steps_until -= 1
             if self._is_alarmed or self._steps_until <= 0:
                 self._begin_burst(now)
         self._looked_at = now
 
+    def _wait(self, steps: int) -> None:
+        """Look at no step before so many have ended; the last of them shows where a step ends."""
+        self._steps_until = steps - 1
+        self._counted: int | None = None
+        """The steps that had ended when that was last asked."""
+
+    def _has_step_ended(self) -> bool:
+        """Whether a step has ended since this was last asked: of a loop that calls two optimizers
+        in each, every second look is at the end of one."""
+        before, self._counted = self._counted, self._session.count_steps()
+        return before is not None and before != self._counted
+
     def _begin_burst(self, now: int) -> None:
+        """Begin a burst, if its cost is allowed and a step begins here."""
+        budget = self._allowing(now)
+        if budget is None or not (self._has_step_ended() or self._is_alarmed):
+            return
+        self._budget = budget
+        self._is_of_layers = not self._is_alarmed and budget is self._layers_budget
         if self._is_alarmed:
             self._is_alarmed = False
             self._plan = [self._activations] * ALARM_STEPS
-            self._budget = self._layers_budget
-        elif self._layers_budget.allows(now):
+        elif budget is self._kernels_budget:
+            self._plan = [self._kernels]
+        else:
             self._plan = [self._timed] * TIMED_STEPS
             if self._bursts % MEMORY_EVERY == 0:
                 self._plan.append(self._memory)
@@ -205,51 +303,72 @@ class Bursts:
                 self._plan.append(self._activations)
             if self._bursts == COUNTED_BURST:
                 self._plan.append(self._operations)
-            self._budget = self._layers_budget
-            self._bursts += 1
-        elif self._kernels_budget.allows(now) and self._session.recorder.gpu is not None:
-            self._plan = [self._kernels]
-            self._budget = self._kernels_budget
-        else:
-            return
-        if something_is_compiled():
-            self._stop(COMPILED)
-        elif self._file.is_full:
+        if self._file.is_full:
             self._stop()
         else:
             self._layers = layers_of(outermost(self._models.living()))
-            self._burst_ns = []
+            self._burst_ns, self._max_parts = [], 1
             if not self._begin_step():
-                self._steps_until = MIN_STEPS_BETWEEN
+                self._wait(MIN_STEPS_BETWEEN)
+
+    def _allowing(self, now: int) -> TimeBudget | None:
+        """The budget that allows a burst now."""
+        if self._is_alarmed or self._layers_budget.allows(now):
+            return self._layers_budget
+        if self._session.recorder.gpu is not None and self._kernels_budget.allows(now):
+            return self._kernels_budget
+        return None
 
     def _begin_step(self) -> bool:
         """Look at the next step as planned; whether there is anything left to look at."""
         while self._plan and self._layers:
             look = self._plan.pop(0)
+            self._look_at = look  # already: where it fails half-way, all of it is taken out again
+            self._has_ended, self._why = False, None
             if look.begin(self._layers):
-                self._look_at = look
                 return True
+            self._look_at = None
+        self._layers = []  # a model that the script lets go of is freed
         return False
 
     def _end_step(self, look: StepLook) -> None:
-        is_whole = look.end(self._session.count_steps())
+        self._parts = 1
+        if not self._has_ended:
+            self._has_ended, self._why = True, look.end(self._session.count_stepped())
         if not look.take_out():
-            return  # after the next step
+            return  # after the next step, which is not looked at
+        why = self._why
         self._look_at = None
-        self._evaluated = 0 if is_whole else self._evaluated + 1
-        if self._evaluated == MAX_EVALUATED:
-            self._stop(EVALUATED)
+        if self._was_compiling:
+            why, self._was_compiling = RECOMPILED, False
+        self._lost = 0 if why is None else self._lost + 1
+        if why is not None and self._lost == MAX_LOST:
+            self._stop(why)
             return
-        if not is_whole:
+        if why is not None:
             self._plan.insert(0, look)
         self._is_settling = not self._begin_step()
 
     def _end_burst(self) -> None:
         """The step after a burst has ended: count what the burst cost."""
         self._is_settling = False
-        self._layers = []  # a model that the script lets go of is freed
-        self._timed.tell_passed()
-        self._steps_until = MIN_STEPS_BETWEEN
-        usual = median(self._idle_ns) if self._idle_ns else 0.0
+        self._bursts += self._is_of_layers  # one that is given up is begun again, as it was planned
+        self._write_seen()
+        self._wait(MIN_STEPS_BETWEEN)
+        usual = self._usual_ns()
         added = sum(self._burst_ns) - usual * len(self._burst_ns)
         self._budget.spend(max(added, MIN_COST * usual * (len(self._burst_ns) - 1)))
+
+    def _write_seen(self) -> None:
+        """Write what the device has answered by now. It is a part of what looking costs, and lies
+        in none of the burst's steps."""
+        began = perf_counter_ns()
+        self._timed.tell_passed()
+        self._activations.tell_arrived()
+        self._layers_budget.spend(perf_counter_ns() - began)
+
+    def _usual_ns(self) -> float:
+        """What usually passes between two looks; parts of a step may differ, whole ones hardly."""
+        idle, parts = tuple(self._idle_ns), self._max_parts
+        wholes = [sum(idle[at : at + parts]) for at in range(len(idle) - parts + 1)]
+        return median(wholes) / parts if wholes else 0.0

@@ -6,22 +6,47 @@ saves and copies as before.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from threading import get_ident
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import nn
 from torch.nn.modules import module as module_hooks
 
 from traceml.trace.compiling import is_compiling
+from traceml.trace.deep.compiled_calls import (
+    CompiledCalls,
+    CompiledMethods,
+    has_hook_of_the_script,
+    is_compiled,
+)
 from traceml.trace.deep.layer_names import ModelLayer
 from traceml.trace.deep.layer_times import OUTSIDE
+from traceml.trace.module_names import unwrapped
 from traceml.trace.session import Session
+
+EVALUATED = "the model is evaluated in every step, where no hook may be in: no step could be seen"
+INTERRUPTED = "calls of layers are interrupted in every step: no step could be seen"
+BESIDE = "another thread runs compiled code in every step: no step could be seen"
+
+
+class Companion(Protocol):
+    """Something further of ours that is put into torch, and must not be there as it compiles."""
+
+    def put_in(self) -> None:
+        """Put it into torch."""
+
+    def take_out(self) -> None:
+        """Leave torch as it was."""
 
 
 class CallWatch:
-    """Tells of each call that is a part of training: when it begins, and when it returns."""
+    """Tells of each call that is a part of training: when it begins, and when it returns.
+
+    A layer that is compiled is one call; what it calls is inside and not seen.
+    """
 
     def __init__(
         self,
@@ -37,32 +62,71 @@ class CallWatch:
         self._tell_enter, self._tell_leave = enter, leave
         self.open: list[int] = []
         """The layers that are being called, the outermost first."""
+        self._open_modules: list[int] = []
+        """The same as the identities of what was called: a layer, or what wraps it."""
+        self.compiled: set[int] = set()
+        """The layers that were called as compiled code."""
+        self.callers: set[int] = set()
+        """The layers that called compiled functions, and `OUTSIDE` where none of them did."""
         self.is_on = False
-        self.was_evaluated = False
-        """Whether a model was evaluated: then the step's calls are seen no further.
+        self.lost: str | None = None
+        """Why the step was not seen to its end, in words for a run where no step could be.
 
-        In evaluation some layers of torch's take a faster way only where no hook is in; no result
-        may depend on us.
+        Where a model is evaluated, its calls are seen no further: in evaluation some layers of
+        torch's take a faster way only where no hook is in; no result may depend on us.
         """
         self.has_failed = False
         """Whether one of our own functions failed: then the step was not seen to its end."""
+        guard = session.guard
+        self._before = guard(self._enter, any_thread=True, failed=self.fail)
+        self._after = guard(self._leave, any_thread=True, failed=self.fail)
+        self._methods = CompiledMethods(layers, self._before, self._after)
+        self._compiled_calls = CompiledCalls(
+            session,
+            guard(self._make_room, any_thread=True, failed=self.fail),
+            guard(self._come_back, any_thread=True, failed=self.fail),
+        )
         self._removes: list[Callable[[], None]] = []
+        self.companions: list[Companion] = []
+        """What is in torch together with our hooks, and out of it with them."""
 
     def begin(self) -> None:
         """See the calls from here on."""
         self.is_on = True
-        enter = self._session.guard(self._enter, any_thread=True, failed=self.fail)
-        leave = self._session.guard(self._leave, any_thread=True, failed=self.fail)
-        self._removes = [
-            module_hooks.register_module_forward_pre_hook(enter).remove,
-            module_hooks.register_module_forward_hook(leave, always_call=True).remove,
-        ]
+        self._compiled_calls.begin()
+        self._put_in()
+
+    def _put_in(self) -> None:
+        before = module_hooks.register_module_forward_pre_hook(self._before)
+        self._removes.append(before.remove)
+        after = module_hooks.register_module_forward_hook(self._after, always_call=True)
+        self._removes.append(after.remove)
+        self._removes.append(
+            self._session.replace(module_hooks, "_has_any_global_hook", has_hook_of_the_script)
+        )
+        self._methods.put_in()
+        for companion in self.companions:
+            companion.put_in()
+
+    def _take_out(self) -> None:
+        for companion in self.companions:
+            companion.take_out()
+        self._methods.take_out()
+        while self._removes:
+            self._removes.pop()()
 
     def end(self) -> None:
         """See no more of them."""
+        if self.is_on and self.open and not _is_in_a_call():
+            self.lost = INTERRUPTED
         self.is_on = False
-        while self._removes:
-            self._removes.pop()()
+        self._take_out()
+        self._compiled_calls.end()
+
+    def lose(self, why: str) -> None:
+        """See no more of a step that cannot be seen as it is."""
+        self.lost = why
+        self.end()
 
     def fail(self, error: BaseException) -> None:
         """Count a failure of our own, and see no more of the step: the next call would fail too,
@@ -71,32 +135,77 @@ class CallWatch:
         self.end()
         self._session.failed(error)
 
+    # Calls of layers
+
     def _enter(self, module: nn.Module, arguments: Any) -> None:
-        place = None if is_compiling() else self._places.get(id(module))
-        if place is None or not self.is_on:
-            return
-        if not self._is_of_training():
+        place = None if is_compiling() else self._place(module)
+        if place is None or not self.is_on or not self._is_of_training():
             return
         in_backward = _is_in_backward()
         if not self.open and not in_backward and not torch.is_grad_enabled():
             if not module.training:
-                self.was_evaluated = True
-                self.end()
+                self.lose(EVALUATED)
             return
+        if self.open and self.open[-1] == place and self._open_modules[-1] != id(module):
+            return  # what wraps it was entered already
         outer = self.open[-1] if self.open else OUTSIDE
         self.open.append(place)
+        self._open_modules.append(id(module))
         self._tell_enter(place, outer, arguments, in_backward)
+
+    def _place(self, module: nn.Module) -> int | None:
+        """The place of a layer, also where something wraps it."""
+        place = self._places.get(id(module))
+        if place is None:
+            place = self._places.get(id(unwrapped(module)))
+        if place is not None and is_compiled(module):
+            self.compiled.add(place)
+        return place
 
     def _is_of_training(self) -> bool:
         """Whether a call is not one of another thread: a replica, or an evaluation beside."""
         return get_ident() == self._session.thread or _is_in_backward()
 
     def _leave(self, module: nn.Module, arguments: Any, result: Any) -> None:
-        place = None if is_compiling() else self._places.get(id(module))
-        if self.is_on and self.open and self.open[-1] == place and self._is_of_training():
-            self.open.pop()
-            self._tell_leave(place, result)
+        if not self.is_on or is_compiling() or id(module) not in self._open_modules:
+            return
+        if not self._is_of_training():
+            return
+        if self._open_modules[-1] != id(module):
+            self.lose(INTERRUPTED)  # an exception that calls no hook has left a layer inside
+            return
+        self._open_modules.pop()
+        self._tell_leave(self.open.pop(), result)
+
+    # Compiled code
+
+    def _make_room(self) -> None:
+        """Compiled code is entered."""
+        if not self.is_on:
+            return
+        if not self._is_of_training():
+            self.lose(BESIDE)
+            return
+        if not self.open or self.open[-1] not in self.compiled:
+            self.callers.add(self.open[-1] if self.open else OUTSIDE)
+        self._take_out()
+
+    def _come_back(self) -> None:
+        """Compiled code is left."""
+        if self.is_on and not self._removes:
+            self._put_in()
 
 
 def _is_in_backward() -> bool:
     return bool(torch._C._current_graph_task_id() >= 0)
+
+
+def _is_in_a_call() -> bool:
+    """Whether a module is being called at this moment: one that steps its optimizer itself is."""
+    code = nn.Module._call_impl.__code__
+    frame = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code is code:
+            return True
+        frame = frame.f_back  # type: ignore[assignment]
+    return False

@@ -13,7 +13,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from time import perf_counter_ns
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
@@ -59,6 +59,16 @@ REFRESH_EVERY = 200
 
 SUMS_IN_FLOAT32 = torch.torch_version.TorchVersion(torch.__version__) >= "2.5"
 """Whether `_foreach_norm` takes a type to sum the squares in."""
+
+
+class BackwardPasses(Protocol):
+    """Who wants to know when a backward pass begins and ends."""
+
+    def begin_backward(self) -> None:
+        """The script asks for gradients."""
+
+    def end_backward(self) -> None:
+        """They are all there."""
 
 
 class StepNorms(NamedTuple):
@@ -120,11 +130,16 @@ class GradientNorms:
         file: LayerFile,
         look_at_loss: Callable[[Any], bool],
         alarm: Callable[[], None],
+        may_look: Callable[[], bool],
+        passes: BackwardPasses,
     ) -> None:
         """`look_at_loss` says whether the loss that backward begins with is not finite; `alarm` is
-        called when a gradient is no longer finite, or has grown far."""
+        called when a gradient is no longer finite, or has grown far; `may_look` says whether the
+        device may be looked at; `passes` wants to know when a backward pass begins and ends,
+        without what is measured around it."""
         self._session, self._models, self._file, self._alarm = session, models, file, alarm
-        self._look_at_loss = look_at_loss
+        self._look_at_loss, self._may_look = look_at_loss, may_look
+        self._passes = passes
         self._begin_guarded = session.guard(self._begin)
         self._measure_guarded = session.guard(self._measure)
         self._watch_scaler()
@@ -190,8 +205,11 @@ class GradientNorms:
     # After each backward pass
 
     def _begin(self, loss: Any) -> None:
-        if not self._session.recorder.backwards_open and self._look_at_loss(loss):
+        if self._session.recorder.backwards_open:
+            return
+        if self._look_at_loss(loss):
             self._raise_alarm()
+        self._passes.begin_backward()
 
     def _raise_alarm(self) -> None:
         """Measure the next steps one by one."""
@@ -201,14 +219,17 @@ class GradientNorms:
             self._alarm()
 
     def _measure(self) -> None:
-        if self._session.recorder.backwards_open or not can_compute():
+        if self._session.recorder.backwards_open:
+            return
+        self._passes.end_backward()
+        if not can_compute():
             return
         began = perf_counter_ns()
         if self._alarm_steps:
             self._alarm_steps -= 1
-        elif not self._budget.allows(began):
-            return
-        if self._numbers.has_room and not self._file.is_full:
+        elif not (self._models.living() and self._budget.allows(began)):
+            return  # in the first step no model is known yet, and looking for none takes time, too
+        if self._numbers.has_room and not self._file.is_full and self._may_look():
             device_bytes = self._measure_now()
             took = perf_counter_ns() - began
             self._budget.spend(took + device_bytes / DEVICE_BYTES_PER_NS)
@@ -251,10 +272,15 @@ class GradientNorms:
         return scale if isinstance(scale, torch.Tensor) else None
 
     def end_step(self) -> None:
-        """A step has ended: send for its norms, and read those that have come by now."""
+        """A step has ended: send for its norms, and read those that have come by now; that, too,
+        is a part of what measuring costs."""
+        if self._latest is None and not self._numbers.is_expecting:
+            return
+        began = perf_counter_ns()
         if self._latest is not None:
-            self._send_for_latest(self._session.count_steps())
+            self._send_for_latest(self._session.count_stepped())
         self._read_arrived()
+        self._budget.spend(perf_counter_ns() - began)
 
     def _send_for_latest(self, step: int) -> None:
         latest, self._latest = self._latest, None
@@ -263,13 +289,17 @@ class GradientNorms:
             with computing_apart():
                 self._numbers.send_for((step, about), norms, about.stream)
 
+    def drop_latest(self) -> None:
+        """Send for no norms of the step that runs."""
+        self._latest = None
+
     def _read_arrived(self) -> None:
         for (step, about), values in self._numbers.arrived():
             self._take(step, about, values)
 
     def finish(self) -> None:
         """The process ends: write the last steps, and one that did not come to its end."""
-        self._send_for_latest(self._session.count_steps() + 1)
+        self._send_for_latest(self._session.count_stepped() + 1)
         self._numbers.wait()
         self._read_arrived()
         self._write_recent()

@@ -6,27 +6,20 @@ kernels seem longer. Which layer launched a kernel is known by when the host did
 
 from __future__ import annotations
 
-import os
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
-from inspect import signature
+from collections.abc import Iterable, Sequence
 from time import perf_counter_ns, time_ns
 from typing import Any, NamedTuple
 
 import torch
-from torch.autograd import profiler
 
 from traceml.trace.deep.layer_times import OUTSIDE, LayerMark, Owner, owners
-from traceml.trace.session import Session
+from traceml.trace.profiler_turns import CuptiTeardown, ProfilerTurns, new_profile
 
-TEARDOWN = "TEARDOWN_CUPTI"
-"""Set to 1, kineto takes CUPTI out of the process when it stops. Left in, every launch of the rest
-of the run is slower: measured on an H200, steps of 28 ms took 38 ms from the first recording on."""
-MAX_KERNELS = 48
-"""Of a step's kernels, those with the longest times are kept by name; the others are summed up."""
 MAX_NAME = 120
 OTHERS = "(others)"
+"""The name of kernels that are not told apart."""
 _TEMPLATE = re.compile(r"<[^<>]*>")
 _COMMUNICATION = re.compile(r"nccl|rccl", re.IGNORECASE)
 _COPY = ("Memcpy", "Memset")
@@ -45,67 +38,44 @@ class Activity(NamedTuple):
 class KernelRecording:
     """Records the GPU's activity, as long as nobody else wants to."""
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
-        self._restore: Callable[[], None] | None = None
-        self._teardown: str | None = None
-        self.was_taken = False
-        """Whether the script began to record meanwhile, and had to have it."""
+    def __init__(self, turns: ProfilerTurns) -> None:
+        self._turns = turns
+        self._is_on = False
+        self._teardown = CuptiTeardown()
         self.offset_ns = 0
         """What to add to `perf_counter_ns` for the wall clock."""
 
     def begin(self) -> bool:
         """Record from here on; not where somebody else does: kineto serves one at a time."""
-        if torch._C._autograd._profiler_enabled() or "NSYS_PROFILING_SESSION_ID" in os.environ:
+        if not self._turns.is_free:
             return False
-        recording = _profile()
-        self._teardown = os.environ.get(TEARDOWN)
-        if self._teardown is None:
-            os.environ[TEARDOWN] = "1"
-        recording._prepare_trace()
-        recording._start_trace()
+        self._teardown.ask_for()
+        try:
+            self._turns.start(new_profile(on_cpu=False, on_gpu=True))
+            self._is_on = True
+        finally:
+            if not self._is_on:
+                self._teardown.put_back()
         self.offset_ns = _offset_ns()
-        prepare: Any = profiler.profile._prepare_trace
-
-        def make_room(other: Any) -> Any:
-            """The script begins to profile: ours is thrown away."""
-            self.was_taken = True
-            self.end()
-            return prepare(other)
-
-        self._restore = self._session.replace(profiler.profile, "_prepare_trace", make_room)
         return True
 
     def end(self) -> list[Activity]:
         """Record no more; returns what was recorded, once the GPU has done all of it."""
-        if self._restore is None:
+        if not self._is_on:
             return []
-        self._restore()
-        self._restore = None
-        if torch.version.cuda or torch.version.hip:
-            torch.cuda.synchronize()  # what the GPU has not done yet would not be recorded
-        events = torch._C._autograd._disable_profiler().events()
-        self._put_back_teardown()
-        return [] if self.was_taken else activities(events)
+        try:
+            if torch.version.cuda or torch.version.hip:
+                torch.cuda.synchronize()  # what the GPU has not done yet would not be recorded
+        finally:  # also where Ctrl-C ends the wait: a profiler that goes on takes all memory
+            self._is_on = False
+            result = torch._C._autograd._disable_profiler()
+            self._teardown.put_back()
+        return activities(result.events())
 
     def forget(self) -> None:
-        """Put torch back as it was in a forked child; kineto records the parent alone."""
-        if self._restore is not None:
-            self._restore()
-            self._restore = None
-            self._put_back_teardown()
-
-    def _put_back_teardown(self) -> None:
-        if self._teardown is None:
-            os.environ.pop(TEARDOWN, None)
-
-
-def _profile() -> Any:
-    """Torch's profiler, for the GPU alone."""
-    kind: Any = profiler.profile
-    if "use_device" in signature(kind.__init__).parameters:
-        return kind(use_cpu=False, use_device="cuda", use_kineto=True)
-    return kind(use_cpu=False, use_cuda=True, use_kineto=True)  # before torch 2.3
+        """Put the environment back in a forked child; kineto records the parent alone."""
+        self._is_on = False
+        self._teardown.put_back()
 
 
 def _offset_ns() -> int:
@@ -154,12 +124,9 @@ class StepActivity(NamedTuple):
     communication: int
     """Time in kernels of NCCL, and how much of it nothing else ran beside."""
     communication_alone: int
-    by_name: list[tuple[str, int, int, int]]
-    """Kernels by name: how often, how long in all, and the layer that launched most of that time;
-    the longest first."""
-    layer_busy: dict[int, int]
-    """Time in kernels, by the layer that launched them."""
-    layer_kernels: dict[int, int]
+    launches: dict[tuple[str, int], list[int]]
+    """By the name of a kernel and the place of the layer that launched it: how often it ran, and
+    how long in all."""
 
 
 def step_activity(
@@ -170,10 +137,7 @@ def step_activity(
     working = owners(marks)
     others = [each for each in found if not _COMMUNICATION.search(each.name)]
     nccl = [each for each in found if _COMMUNICATION.search(each.name)]
-    layer_busy: dict[int, int] = {}
-    layer_kernels: dict[int, int] = {}
-    by_name: dict[str, list[int]] = {}
-    by_name_and_layer: dict[str, dict[int, int]] = {}
+    launches: dict[tuple[str, int], list[int]] = {}
     kernels = copies = 0
     for each in found:
         took = each.end_ns - each.start_ns
@@ -181,15 +145,10 @@ def step_activity(
             copies += took
             continue
         kernels += 1
-        name = short_name(each.name)
-        entry = by_name.setdefault(name, [0, 0])
+        key = short_name(each.name), _launcher(each, moments, working)
+        entry = launches.setdefault(key, [0, 0])
         entry[0] += 1
         entry[1] += took
-        place = _launcher(each, moments, working)
-        layer_busy[place] = layer_busy.get(place, 0) + took
-        layer_kernels[place] = layer_kernels.get(place, 0) + 1
-        layers = by_name_and_layer.setdefault(name, {})
-        layers[place] = layers.get(place, 0) + took
     everything, alone = _union(found), _union(others)
     return StepActivity(
         busy=everything,
@@ -197,9 +156,7 @@ def step_activity(
         copies=copies,
         communication=_union(nccl),
         communication_alone=everything - alone,
-        by_name=_longest(by_name, by_name_and_layer),
-        layer_busy=layer_busy,
-        layer_kernels=layer_kernels,
+        launches=launches,
     )
 
 
@@ -218,21 +175,6 @@ def _union(found: Iterable[Activity]) -> int:
             total += each.end_ns - max(each.start_ns, until)
             until = each.end_ns
     return total
-
-
-def _longest(
-    by_name: dict[str, list[int]], layers: dict[str, dict[int, int]]
-) -> list[tuple[str, int, int, int]]:
-    ordered = sorted(by_name.items(), key=lambda each: -each[1][1])
-    found = [
-        (name, calls, took, max(layers[name], key=lambda place: layers[name][place]))
-        for name, (calls, took) in ordered[:MAX_KERNELS]
-    ]
-    rest = ordered[MAX_KERNELS:]
-    if rest:
-        sums = sum(each[1][0] for each in rest), sum(each[1][1] for each in rest)
-        found.append((OTHERS, *sums, OUTSIDE))
-    return found
 
 
 def short_name(name: str) -> str:

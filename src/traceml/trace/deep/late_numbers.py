@@ -34,12 +34,18 @@ class LateNumbers:
     def forget(self) -> None:
         """Begin anew in a forked child, which has neither CUDA events nor pinned memory."""
         self._coming: deque[_Coming] = deque()
-        self._free: dict[int, list[torch.Tensor]] = {}
+        self._free: deque[torch.Tensor] = deque(maxlen=MAX_COMING)
+        """Pinned memory to use again."""
 
     @property
     def has_room(self) -> bool:
         """Whether one more row may be sent for."""
         return len(self._coming) < MAX_COMING
+
+    @property
+    def is_expecting(self) -> bool:
+        """Whether a row is on its way."""
+        return bool(self._coming)
 
     def send_for(self, about: Any, numbers: torch.Tensor, stream: Any = None) -> None:
         """Have a row of float32 copied to the host, behind what its stream still has to do.
@@ -55,12 +61,21 @@ class LateNumbers:
 
     def _copied(self, numbers: torch.Tensor) -> tuple[torch.Tensor, Any]:
         """Where the numbers arrive, and the mark behind them on the current stream."""
-        free = self._free.setdefault(len(numbers), [])
-        host = free.pop() if free else torch.empty(len(numbers), pin_memory=True)
+        host = self._free_row(len(numbers))
+        if host is None:
+            host = torch.empty(len(numbers), pin_memory=True)
         host.copy_(numbers, non_blocking=True)
         mark = torch.cuda.Event()  # type: ignore[no-untyped-call] # torch
         mark.record()
         return host, mark
+
+    def _free_row(self, length: int) -> torch.Tensor | None:
+        """A row of that length that nothing is on its way to."""
+        for place, row in enumerate(self._free):
+            if len(row) == length:
+                del self._free[place]
+                return row
+        return None
 
     def arrived(self) -> Iterator[tuple[Any, list[float]]]:
         """The rows that have come by now, each with what it is about."""
@@ -68,7 +83,7 @@ class LateNumbers:
             come = self._coming.popleft()
             values: list[float] = come.host.tolist()
             if come.mark is not None:
-                self._free[len(come.host)].append(come.host)
+                self._free.append(come.host)
             yield come.about, values
 
     def wait(self) -> None:
@@ -84,8 +99,9 @@ def _is_there(row: _Coming) -> bool:
 
 def can_compute() -> bool:
     """Whether a computation of ours is nobody else's business: no CUDA graph is being captured,
-    and no mode of the script's sees every operation."""
-    is_watched = bool(torch._C._len_torch_dispatch_stack())
+    and neither a mode of the script's nor a profiler sees every operation."""
+    is_profiled = torch.autograd._profiler_enabled()  # type: ignore[attr-defined] # of C
+    is_watched = bool(torch._C._len_torch_dispatch_stack() or is_profiled)
     on_gpu = torch.cuda.is_initialized()  # type: ignore[no-untyped-call] # torch
     return not is_watched and not (on_gpu and torch.cuda.is_current_stream_capturing())
 

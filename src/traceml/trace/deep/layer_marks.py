@@ -15,10 +15,13 @@ from typing import Any
 
 import torch
 
-from traceml.trace.compiling import is_compiling
-from traceml.trace.deep.call_watch import CallWatch
+from traceml.trace.autograd_graph import next_operation
+from traceml.trace.compiling import is_backward_compiled, is_compiling
+from traceml.trace.deep.call_watch import CallWatch, Companion
 from traceml.trace.deep.layer_names import ModelLayer
 from traceml.trace.deep.layer_times import (
+    BEGIN_PHASE,
+    END_PHASE,
     ENTER,
     ENTER_AGAIN,
     LEAVE,
@@ -34,11 +37,9 @@ MAX_MARKS = 100_000
 """Of one step: a loop over thousands of tokens calls its layers very often."""
 MAX_NESTED = 3
 """How deep tensors are looked for in the lists and dicts that a layer takes or returns."""
+CAPTURED = "a CUDA graph is captured in every step: no step could be seen"
 _LEAF_NODE = (1 << 63) - 1
 """Autograd numbers its nodes; those that store a parameter's gradient have the largest number."""
-
-_next_node: Callable[[], int] = getattr(torch.autograd, "_get_sequence_nr", lambda: 0)
-"""The number that the next node will have; not known in an old torch."""
 
 
 class LayerMarks:
@@ -54,7 +55,8 @@ class LayerMarks:
         self._calls = CallWatch(session, layers, self._enter, self._leave)
         self.fail = self._calls.fail
         self._record_event = record_event
-        """Makes a CUDA event on the current stream; `None` for a model on the CPU."""
+        """Makes a CUDA event on the current stream, and `None` where a graph is captured there;
+        `None` itself for a model on the CPU."""
         self._is_entered = is_entered
         """Called before each layer's call."""
         self.marks: list[LayerMark] = []
@@ -62,20 +64,30 @@ class LayerMarks:
         """How often each layer was called, without what was computed again for backward."""
         self.spans: list[LayerSpan] = []
         """The operations of each call in the last call of a model, by their numbers."""
-        self._first_node = 0
+        self.first_node = 0
+        """The number of the first operation of that call."""
         self._open_nodes: list[int] = []
         self._watched_nodes: set[tuple[int, int]] = set()
+        self._unwatch: list[Callable[[], None]] = []
         self._passes: set[int] = set()
         self._reach = session.guard(self._note_reached, any_thread=True, failed=self.fail)
         self._leave_backward = session.guard(self._note_end, any_thread=True, failed=self.fail)
 
-    def begin(self) -> None:
-        """From here on every layer's call is seen."""
+    def begin(self, *companions: Companion) -> None:
+        """From here on every layer's call is seen, with these in torch beside our hooks."""
+        self._calls.companions += companions
         self._calls.begin()
 
     def end(self) -> None:
         """No call is seen any more; nodes that are reached later say nothing."""
         self._calls.end()
+        self._unwatch.clear()
+
+    def see_backward(self) -> None:
+        """A backward pass begins. Where torch compiles it, it would compile our hooks with it: they
+        are taken out of the graph, and that pass is not measured."""
+        while self._unwatch and is_backward_compiled():
+            self._unwatch.pop()()
 
     @property
     def is_on(self) -> bool:
@@ -83,23 +95,41 @@ class LayerMarks:
         return self._calls.is_on
 
     @property
-    def was_evaluated(self) -> bool:
-        """Whether the step was given up because a model was evaluated in it."""
-        return self._calls.was_evaluated
+    def lost(self) -> str | None:
+        """Why the step was not seen to its end; `None` where it was."""
+        return self._calls.lost
+
+    @property
+    def compiled(self) -> set[int]:
+        """The layers that were called as compiled code."""
+        return self._calls.compiled
+
+    @property
+    def callers(self) -> set[int]:
+        """The layers that called compiled functions, and `OUTSIDE` where none of them did."""
+        return self._calls.callers
 
     @property
     def is_complete(self) -> bool:
         """Whether every mark of the step was kept."""
-        is_seen = not self.was_evaluated and not self._calls.has_failed
+        is_seen = self.lost is None and not self._calls.has_failed
         return is_seen and 0 < len(self.marks) < MAX_MARKS
+
+    def begin_phase(self, phase: int) -> None:
+        """A whole phase begins here."""
+        self._mark(BEGIN_PHASE, phase)
+
+    def end_phase(self, phase: int) -> None:
+        """It ends here."""
+        self._mark(END_PHASE, phase)
 
     def _enter(self, place: int, outer: int, arguments: Any, is_again: bool) -> None:
         if self._is_entered is not None:
             self._is_entered()
         self._watch_all(arguments, outer)
-        self._open_nodes.append(_next_node())
+        self._open_nodes.append(next_operation())
         if outer == OUTSIDE and not is_again:
-            self.spans, self._first_node = [], self._open_nodes[-1]
+            self.spans, self.first_node = [], self._open_nodes[-1]
         if not is_again:
             self.calls[place] = self.calls.get(place, 0) + 1
         self._mark(ENTER_AGAIN if is_again else ENTER, place)
@@ -108,7 +138,7 @@ class LayerMarks:
         self._mark(LEAVE, place)
         first = self._open_nodes.pop()
         self.spans.append(
-            LayerSpan(place, first - self._first_node, _next_node() - self._first_node)
+            LayerSpan(place, first - self.first_node, next_operation() - self.first_node)
         )
         self._watch_all(result, place)
 
@@ -127,7 +157,7 @@ class LayerMarks:
         key = (get_ident(), number)
         if number < _LEAF_NODE and key not in self._watched_nodes:
             self._watched_nodes.add(key)
-            node.register_prehook(lambda _: self._reach(place))
+            self._unwatch.append(node.register_prehook(lambda _: self._reach(place)).remove)
 
     def _note_reached(self, place: int) -> None:
         if not self._calls.is_on or is_compiling():
@@ -146,7 +176,12 @@ class LayerMarks:
         if len(self.marks) == MAX_MARKS:
             self.end()
             return
-        event = None if self._record_event is None else self._record_event()
+        event = None
+        if self._record_event is not None:
+            event = self._record_event()
+            if event is None:
+                self._calls.lose(CAPTURED)
+                return
         self.marks.append(LayerMark(kind, place, perf_counter_ns(), event))
 
 

@@ -2,24 +2,50 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
+from torch import nn
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.nn.parameter import is_lazy
 
+from traceml.trace import autograd_graph
+from traceml.trace.autograd_graph import can_number_operations, next_operation
 from traceml.trace.deep.call_watch import CallWatch
+from traceml.trace.deep.layer_marks import tensors_in
 from traceml.trace.deep.layer_names import ModelLayer
+from traceml.trace.deep.layer_times import OUTSIDE
 from traceml.trace.interruptions import is_interruption
 from traceml.trace.session import Session
 
+MAX_OUTPUTS = 20_000
+"""Tensors of one step that are followed: a loop over thousands of tokens returns very many."""
 ReadAllocator = Callable[[], tuple[int, int]]
 """Bytes allocated now, and at most so far."""
 
 
-class SavedTensors:
-    """Counts what autograd keeps for the backward pass, by the layer that is called meanwhile.
+_weak_reference: Any = StorageWeakRef
+"""Refers to the memory of a tensor without keeping it."""
 
-    Tensors that share memory count once, parameters and buffers not at all.
+
+class ReturnedMemory(NamedTuple):
+    """The memory of a tensor that a layer returned."""
+
+    place: int
+    size: int
+    storage: Any
+    """Knows whether the memory is still there, and does not keep it."""
+
+
+class SavedTensors:
+    """Counts what autograd keeps for the backward pass, by the layer that saved it, in one step.
+
+    The graph is read as backward begins, and nothing of it changes: each operation has a number,
+    and which layer was being called at which number is known. What a hook has packed (activation
+    checkpointing, offloading to the host) is not there, and not counted; tensors that share memory
+    count once, parameters and buffers not at all.
     """
 
     def __init__(
@@ -28,131 +54,114 @@ class SavedTensors:
         layers: Sequence[ModelLayer],
         read_allocator: ReadAllocator | None,
     ) -> None:
-        self._session = session
         self._calls = CallWatch(session, layers, self._enter, self._leave)
         self._read_allocator = read_allocator
         self._own = {id_of(tensor) for tensor in _held_by(layers)}
-        self._seen: set[int] = set()
-        self._current: dict[int, int] = {}
-        self.saved_bytes: dict[int, int] = {}
-        """By layer, without what the layers that it calls keep; of several calls of a model in
-        one step, the most."""
+        self._begins: list[int] = []
+        self._working: list[int] = []
+        """The layer that works from each of these numbers of operations on."""
+        self.saved_bytes: dict[int, int] | None = None
+        """By layer, without what the layers that it calls keep; of several backward passes in one
+        step, the most; `None` where no backward pass was seen."""
         self.peak_bytes: dict[int, int] = {}
         """By layer: the most that was allocated on the GPU while it was being called."""
+        self.outputs: list[ReturnedMemory] = []
+        """What the layers returned, the innermost layer first; none of it is kept alive."""
+        self._returned: set[int] = set()
         self._entered_at: list[tuple[int, int]] = []
-        self._count = session.guard(self._count_saved, any_thread=True, failed=self._calls.fail)
-        self._pushed: tuple[Any, Any] | None = None
+        self.see_loss = session.guard(self._count_saved, failed=self._calls.fail)
+        """Count what the graph behind a loss keeps, before backward releases it."""
 
     def begin(self) -> None:
         """Count from here on."""
-        self._pushed = self._pack, _unpack
-        autograd: Any = torch._C._autograd
-        autograd._push_saved_tensors_default_hooks(*self._pushed)
-        disable = autograd._saved_tensors_hooks_disable
-
-        def disable_without_ours(message: str) -> None:
-            """`torch.func` refuses to work beside any such hook: ours makes room."""
-            self.end()
-            disable(message)
-
-        self._restore = self._session.replace(
-            autograd, "_saved_tensors_hooks_disable", disable_without_ours
-        )
         self._calls.begin()
 
     def end(self) -> bool:
-        """Count no more; whether all of the step was counted.
-
-        Where the script has entered a context of its own meanwhile, ours lies below it, and stays
-        until it is the topmost again: `is_out` says so.
-        """
+        """Count no more; whether the step was seen to its end."""
         was_on = self._calls.is_on
         self._calls.end()
-        self.take_out()
-        return was_on
+        return was_on and self._calls.lost is None
 
     @property
-    def was_evaluated(self) -> bool:
-        """Whether the step was given up because a model was evaluated in it."""
-        return self._calls.was_evaluated
+    def lost(self) -> str | None:
+        """Why the step was not seen to its end; `None` where it was."""
+        return self._calls.lost
 
-    @property
-    def is_out(self) -> bool:
-        """Whether nothing of this is left in torch."""
-        return self._pushed is None
-
-    def take_out(self) -> None:
-        """Take our way of saving tensors out, where it is the topmost."""
-        if self._pushed is not None:
-            top = torch._C._autograd._top_saved_tensors_default_hooks(True)
-            if top is not None and top[0] == self._pushed[0]:
-                torch._C._autograd._pop_saved_tensors_default_hooks()
-                self._restore()
-                self._pushed = None
-
-    def _pack(self, tensor: torch.Tensor) -> torch.Tensor:
-        self._count(tensor)
-        return tensor.detach()  # the tensor itself would keep its own graph alive
-
-    def _count_saved(self, tensor: torch.Tensor) -> None:
-        if not self._calls.is_on or not self._calls.open:
+    def _count_saved(self, loss: Any) -> None:
+        if not self._calls.is_on or not self._begins or not can_number_operations():
             return
-        memory = id_of(tensor)
-        if memory in self._seen or memory in self._own:
-            return
-        self._seen.add(memory)
-        place = self._calls.open[-1]
-        self._current[place] = self._current.get(place, 0) + _bytes(tensor)
+        found: dict[int, int] = {}
+        seen: set[int] = set()
+        nodes = reversed(autograd_graph.nodes_of(loss))
+        for node, tensor in autograd_graph.saved_tensors(nodes):
+            place, memory = self._place(node._sequence_nr()), id_of(tensor)
+            is_new = memory not in seen and memory not in self._own
+            if place != OUTSIDE and is_new and not _is_parameter(tensor):
+                seen.add(memory)
+                found[place] = found.get(place, 0) + _kept_bytes(tensor)
+        before = self.saved_bytes or {}
+        self.saved_bytes = {
+            place: max(found.get(place, 0), before.get(place, 0)) for place in found | before
+        }
+
+    def _place(self, number: int) -> int:
+        """The layer that was being called when an operation got its number."""
+        place = bisect_right(self._begins, number) - 1
+        return self._working[place] if place >= 0 else OUTSIDE
+
+    def _note_working(self, place: int) -> None:
+        self._begins.append(next_operation())
+        self._working.append(place)
 
     def _enter(self, place: int, outer: int, arguments: Any, is_again: bool) -> None:
+        self._note_working(place)
         if self._read_allocator is not None:
             self._entered_at.append(self._read_allocator())
 
     def _leave(self, place: int, result: Any) -> None:
+        self._note_outputs(place, result)
         if self._read_allocator is not None and self._entered_at:
             self._note_peak(place, self._entered_at.pop(), self._read_allocator())
-        if not self._calls.open:
-            for layer, count in self._current.items():
-                self.saved_bytes[layer] = max(count, self.saved_bytes.get(layer, 0))
-            self._current.clear()
-            self._seen.clear()
+        self._note_working(self._calls.open[-1] if self._calls.open else OUTSIDE)
+
+    def _note_outputs(self, place: int, result: Any) -> None:
+        for tensor in tensors_in(result):
+            memory = id_of(tensor)
+            if memory in self._returned or memory in self._own or len(self.outputs) == MAX_OUTPUTS:
+                continue
+            self._returned.add(memory)
+            if type(tensor) is torch.Tensor and tensor.layout == torch.strided:
+                storage = _storage(tensor)
+                if storage is not None:
+                    returned = ReturnedMemory(place, storage.nbytes(), _weak_reference(storage))
+                    self.outputs.append(returned)
 
     def _note_peak(self, place: int, before: tuple[int, int], after: tuple[int, int]) -> None:
         peak = after[1] if after[1] > before[1] else max(before[0], after[0])
         self.peak_bytes[place] = max(peak, self.peak_bytes.get(place, 0))
 
 
-def _unpack(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor
+def _is_parameter(tensor: torch.Tensor) -> bool:
+    """Whether this is a parameter, or another look at one: FSDP trains with copies of its own."""
+    return isinstance(tensor, nn.Parameter) or isinstance(tensor._base, nn.Parameter)
 
 
-def can_count_saved() -> bool:
-    """Whether tensors can be counted as they are saved, from here on.
-
-    Not inside a context of the script's that saves tensors in its own way: as the script leaves
-    it, torch takes out the topmost way, which would be ours, and the script's would stay for ever.
-    Nor where the script forbids such contexts, nor with a torch that does not tell the topmost.
-    """
-    autograd: Any = torch._C._autograd
-    return (
-        hasattr(autograd, "_top_saved_tensors_default_hooks")
-        and autograd._saved_tensors_hooks_is_enabled()
-        and autograd._top_saved_tensors_default_hooks(True) is None
-    )
+def _kept_bytes(tensor: torch.Tensor) -> int:
+    """How much memory a saved tensor keeps: none where FSDP has freed what was gathered."""
+    local = _local(tensor)
+    storage = _storage(local)
+    return tensor_bytes(local) if storage is None else min(tensor_bytes(local), storage.nbytes())
 
 
-def has_marked_parameters(layers: Iterable[ModelLayer]) -> bool:
-    """Whether a parameter has attributes that somebody gave it, such as Megatron's `main_grad`.
-
-    A function of theirs may save the parameter and want them in its backward pass: what is saved
-    in our way comes back as another tensor, without them.
-    """
-    return any(
-        not name.startswith("_")
-        for layer in layers
-        for parameter in _tensors(layer.module._parameters)
-        for name in getattr(parameter, "__dict__", ())
-    )
+def _storage(tensor: torch.Tensor) -> torch.UntypedStorage | None:
+    """The memory of a tensor; `None` where it has none of its own: a sparse one, one that
+    `torch.func` has wrapped."""
+    try:
+        return tensor.untyped_storage()
+    except (RuntimeError, NotImplementedError) as error:
+        if is_interruption(error):
+            raise
+        return None
 
 
 class HeldBytes(NamedTuple):
@@ -172,9 +181,9 @@ def held_bytes(layers: Sequence[ModelLayer], optimizers: Iterable[Any]) -> HeldB
     for layer in layers:
         own = [p for p in _tensors(layer.module._parameters) if id(p) not in seen]
         seen.update(map(id, own))
-        held.parameters.append(sum(map(_bytes, own)))
-        held.buffers.append(sum(map(_bytes, _tensors(layer.module._buffers))))
-        held.gradients.append(sum(_bytes(p.grad) for p in own if p.grad is not None))
+        held.parameters.append(sum(map(tensor_bytes, own)))
+        held.buffers.append(sum(map(tensor_bytes, _tensors(layer.module._buffers))))
+        held.gradients.append(sum(tensor_bytes(p.grad) for p in own if p.grad is not None))
         held.optimizer.append(sum(states.get(id(p), 0) for p in own))
     return held
 
@@ -185,7 +194,7 @@ def _state_bytes(optimizers: Iterable[Any]) -> dict[int, int]:
     for optimizer in optimizers:
         for parameter, state in list(optimizer.state.items()):
             if isinstance(state, dict):
-                kept = sum(map(_bytes, _tensors(state)))
+                kept = sum(map(tensor_bytes, _tensors(state)))
                 found[id(parameter)] = found.get(id(parameter), 0) + kept
     return found
 
@@ -208,14 +217,18 @@ def _local(tensor: Any) -> Any:
     return getattr(tensor, "_local_tensor", tensor)
 
 
-def _bytes(tensor: Any) -> int:
+def tensor_bytes(tensor: Any) -> int:
+    """What a tensor occupies on this rank, in bytes; nothing where a lazy layer that was never
+    called has not made it yet."""
     local = _local(tensor)
-    return int(local.numel() * local.element_size())
+    return 0 if is_lazy(local) else int(local.numel() * local.element_size())
 
 
 def id_of(tensor: Any) -> int:
     """Identifies the memory of a tensor as long as it is not freed."""
     local = _local(tensor)
+    if is_lazy(local):
+        return id(tensor)
     try:
         return int(local.untyped_storage().data_ptr())
     except (RuntimeError, NotImplementedError) as error:

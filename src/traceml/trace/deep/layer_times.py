@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-ENTER, ENTER_AGAIN, LEAVE, REACH, LEAVE_BACKWARD = range(5)
+ENTER, ENTER_AGAIN, LEAVE, REACH, LEAVE_BACKWARD, BEGIN_PHASE, END_PHASE = range(7)
 """A layer is called; is called during backward, to compute again what was not kept; returns; the
-backward pass reaches what it computed; the pass has ended."""
+backward pass reaches what it computed; the pass has ended. A whole phase begins, or ends: what no
+layer does meanwhile is the rest of that phase."""
 OUTSIDE = -1
 """The place of what no layer did."""
 
@@ -19,6 +20,7 @@ class LayerMark(NamedTuple):
 
     kind: int
     place: int
+    """The layer's; of a phase's marks, the phase."""
     ns: int
     event: Any
     """The CUDA event there; `None` on a CPU."""
@@ -42,19 +44,28 @@ def owners(marks: Sequence[LayerMark]) -> list[Owner | None]:
     """Who works from each mark until the next; `None` where no layer does."""
     found: list[Owner | None] = []
     works: Owner | None = None
-    outer: list[Owner | None] = []
+    rest: Owner | None = None  # who works where no layer does: the phase that is open, if any is
+    outer: list[tuple[Owner | None, Owner | None]] = []
     for mark in marks:
         if mark.kind in (ENTER, ENTER_AGAIN):
-            outer.append(works)
+            outer.append((works, rest))
             works = (FORWARD if mark.kind == ENTER else RECOMPUTE, mark.place)
-        elif mark.kind == LEAVE:
-            works = outer.pop() if outer else None
+        elif mark.kind == BEGIN_PHASE:
+            outer.append((works, rest))
+            works = rest = (mark.place, OUTSIDE)
+        elif mark.kind in (LEAVE, END_PHASE):
+            works, rest = outer.pop() if outer else (None, None)
         elif mark.kind == REACH:
             works = (BACKWARD, mark.place)
         else:
-            works = None
+            works = rest
         found.append(works)
     return found
+
+
+def has_phase(marks: Sequence[LayerMark], phase: int) -> bool:
+    """Whether the marks say when a phase began."""
+    return any(mark.kind == BEGIN_PHASE and mark.place == phase for mark in marks)
 
 
 def own_times(marks: Sequence[LayerMark], moments: Sequence[int]) -> OwnTimes:

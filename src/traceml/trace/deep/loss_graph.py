@@ -7,17 +7,26 @@ is gone. To which layer an operation belongs is known from the last step whose l
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from difflib import SequenceMatcher
 from typing import Any, NamedTuple
 
 import torch
 
 from traceml.trace import autograd_graph
+from traceml.trace.deep.late_numbers import plain_numbers
 from traceml.trace.deep.layer_file import LayerFile
 from traceml.trace.deep.layer_names import ModelLayer, layers_of
 from traceml.trace.models import Models, outermost
 from traceml.trace.session import Session
 
+MAX_LEARNED = 20_000
+"""Operations of a step: a graph with more is not compared with another."""
+MAX_PAIRS = 4_000_000
+"""Of an operation and a usual one, among those that differ: comparing more takes seconds."""
+MAX_SPANS = 2000
+"""Calls of layers: of more it would take long to tell which lies between two others."""
 MAX_LOOKS = 4
 """Of one process: a script may skip steps with such a loss again and again."""
 
@@ -30,10 +39,51 @@ class LayerSpan(NamedTuple):
     end: int
 
 
-def layer_at(spans: Sequence[LayerSpan], number: int) -> int | None:
-    """The innermost layer that an operation belongs to."""
-    around = [span for span in spans if span.first <= number < span.end]
-    return min(around, key=lambda span: span.end - span.first).place if around else None
+class UsualOperation(NamedTuple):
+    """An operation of a step whose layers were timed."""
+
+    label: str
+    place: int | None
+    """The layer that it belongs to; `None` for none."""
+
+
+def _by_beginning(numbered: tuple[int, LayerSpan]) -> tuple[int, int, int]:
+    """Sorts calls by their beginning, outer ones first: they return later than what they call."""
+    number, span = numbered
+    return span.first, -span.end, -number
+
+
+class InnermostLayers:
+    """Which layer each operation belongs to: the innermost of those whose calls hold it.
+
+    A step may have ten thousands of calls and of operations: each is looked up in no time.
+    """
+
+    def __init__(self, spans: Sequence[LayerSpan]) -> None:
+        self._begins: list[int] = []
+        self._places: list[int | None] = []
+        """The layer from each of these numbers on; `None` for none."""
+        open_: list[LayerSpan] = []
+        for _, span in sorted(enumerate(spans), key=_by_beginning):
+            self._close(open_, span.first)
+            open_.append(span)
+            self._note(span.first, span.place)
+        if spans:
+            self._close(open_, max(span.end for span in spans))
+
+    def _close(self, open_: list[LayerSpan], number: int) -> None:
+        while open_ and open_[-1].end <= number:
+            ended = open_.pop()
+            self._note(ended.end, open_[-1].place if open_ else None)
+
+    def _note(self, number: int, place: int | None) -> None:
+        self._begins.append(number)
+        self._places.append(place)
+
+    def at(self, number: int) -> int | None:
+        """The layer of the operation with this number; `None` for none."""
+        found = bisect_right(self._begins, number) - 1
+        return self._places[found] if found >= 0 else None
 
 
 class LossGraph:
@@ -45,18 +95,26 @@ class LossGraph:
         models: Models,
         file: LayerFile,
         spans: Callable[[], Sequence[LayerSpan]],
+        open_spans: Callable[[], Sequence[LayerSpan]],
     ) -> None:
-        self._session, self._models, self._file, self._spans = session, models, file, spans
+        """`spans` are those of the last step whose layers were timed, `open_spans` those of the
+        step that runs, where its layers are, by the numbers that operations have in it."""
+        self._session, self._models, self._file = session, models, file
+        self._spans, self._open_spans = spans, open_spans
         self.forget()
 
     def forget(self) -> None:
         """Begin anew in a forked child."""
-        self._looks = 0
+        self._looks = self._learned_from = 0
+        self._last_bad: int | None = None
+        """The last step whose loss was looked at because it was not finite."""
+        self._usual: list[UsualOperation] = []
 
-    def look(self, loss: Any) -> bool:
+    def check_loss(self, loss: Any) -> bool:
         """Whether a loss that backward begins with is not finite; then say which layer made it."""
         if type(loss) is not torch.Tensor or not loss.is_cpu or loss.numel() != 1:
             return False
+        self._learn(loss)
         if not loss.is_floating_point() or math.isfinite(torch._C.TensorBase.item(loss)):
             return False
         if self._looks < MAX_LOOKS:
@@ -64,12 +122,39 @@ class LossGraph:
             self._tell(loss)
         return True
 
+    def _learn(self, loss: torch.Tensor) -> None:
+        """Remember the operations of a step whose layers are timed, and whose each of them is."""
+        spans = self._open_spans()
+        if not spans or len(spans) == self._learned_from:
+            return
+        self._learned_from = len(spans)
+        layers = layers_of(outermost(self._models.living()))
+        names = autograd_graph.parameter_names((layer.name, layer.module) for layer in layers)
+        nodes = autograd_graph.nodes_of(loss)[::-1]
+        if 0 < len(nodes) <= MAX_LEARNED:
+            innermost = InnermostLayers(spans)
+            self._usual = [
+                UsualOperation(label, innermost.at(node._sequence_nr()))
+                for node, label in zip(nodes, _labels(nodes, names), strict=True)
+            ]
+
     def _tell(self, loss: torch.Tensor) -> None:
         layers = layers_of(outermost(self._models.living()))
-        place = self.place_of_first_bad(loss, layers)
-        if place is not None:
-            line = {"step": self._session.count_steps() + 1, "bad_layer": place}
-            self._file.write(layers, line)
+        step, last = self._session.count_steps() + 1, self._last_bad
+        self._last_bad = step
+        spoiled = places_with_bad_parameters(layers)
+        if spoiled:  # before this step began; by the gradients of a finite loss, or after a bad one
+            if last is None or last < step - 1:
+                self._file.write(layers, {"step": step - 1, "bad_parameters": spoiled})
+            return
+        nodes = autograd_graph.nodes_of(loss)
+        bad = autograd_graph.first_bad_node(nodes)
+        if bad is None:
+            return
+        if bad.is_given:
+            self._file.write(layers, {"step": step, "has_bad_inputs": True})
+        elif (place := self.place_of(bad.node, nodes, layers)) is not None:
+            self._file.write(layers, {"step": step, "bad_layer": place})
 
     def layer_of(self, node: Any, nodes: list[Any]) -> str | None:
         """The name of the layer that an operation belongs to; `None` where that is not known."""
@@ -77,26 +162,126 @@ class LossGraph:
         place = self.place_of(node, nodes, layers)
         return None if place is None else layers[place].name
 
-    def place_of_first_bad(self, loss: torch.Tensor, layers: Sequence[ModelLayer]) -> int | None:
-        """The place of the layer that made the first bad value; `None` where none did."""
-        nodes = autograd_graph.nodes_of(loss)
-        bad = autograd_graph.first_bad_node(nodes)
-        return None if bad is None else self.place_of(bad, nodes, layers)
-
     def place_of(self, node: Any, nodes: list[Any], layers: Sequence[ModelLayer]) -> int | None:
         """The place of the layer that an operation belongs to; `None` where that is not known."""
         spans, first = self._spans(), nodes[-1]._sequence_nr()
         names = autograd_graph.parameter_names((layer.name, layer.module) for layer in layers)
+        owners = {names.get(id(each)) for each in autograd_graph.owned_parameters(node)} - {None}
+        if len(owners) == 1:  # what reads a layer's parameters is its own
+            (owner,) = owners
+            return next((at for at, layer in enumerate(layers) if layer.name == owner), None)
+        if self._usual and len(nodes) <= MAX_LEARNED:
+            return self._place_by_likeness(node, nodes[::-1], layers, names)
         if spans and _fits(spans, nodes, first, [layer.name for layer in layers], names):
-            return layer_at(spans, node._sequence_nr() - first)
+            return InnermostLayers(spans).at(node._sequence_nr() - first)
         places = {layer.name: place for place, layer in enumerate(layers)}
         before, after = autograd_graph.layers_around(node, nodes, names)
         between = _between(spans, places.get(before or ""), places.get(after or ""))
-        own_code = [place for place in between if not layers[place].is_of_torch]
+        own_code = [place for place in between if not layers[place].is_of_library]
         if len(own_code) == 1:
             return own_code[0]
         name = autograd_graph.layer_of(node, nodes, names)
         return None if name is None else places.get(name)
+
+    def _place_by_likeness(
+        self,
+        node: Any,
+        nodes: Sequence[Any],
+        layers: Sequence[ModelLayer],
+        names: dict[int, str],
+    ) -> int | None:
+        """The layer of an operation, by the operations around it that are as usual."""
+        around = usual_around([each.label for each in self._usual], _labels(nodes, names))
+        of_library = {place for place, layer in enumerate(layers) if layer.is_of_library}
+        number = next(number for number, each in enumerate(nodes) if each is node)
+        before, after = (
+            None if near is None else self._usual[near].place for near in around[number]
+        )
+        # What is done otherwise than usual is the script's own code: layers of libraries always do
+        # the same.
+        if before == after or (before is not None and before not in of_library):
+            return before
+        if after not in of_library:
+            return after
+        return self._own_code_between(before, after, layers)
+
+    def _own_code_between(
+        self, before: int | None, after: int, layers: Sequence[ModelLayer]
+    ) -> int:
+        """The layer of the script's that does something between two layers of libraries: the one
+        that is called between them and usually does nothing, or the one that calls both."""
+        own = [not layer.is_of_library for layer in layers]
+        between = [place for place in _between(self._spans(), before, after) if own[place]]
+        if len(between) == 1:
+            return between[0]
+        inner = [layers[place].name for place in (before, after) if place is not None]
+        around = [
+            place
+            for place, layer in enumerate(layers)
+            if own[place] and all(_is_below(name, layer.name) for name in inner)
+        ]
+        return max(around, key=lambda place: len(layers[place].name), default=after)
+
+
+def _labels(nodes: Sequence[Any], names: dict[int, str]) -> list[str]:
+    """Operations by what they are, and by the layers whose parameters they take."""
+    return [
+        " ".join(
+            (
+                node.name(),
+                *(names[id(p)] for p in autograd_graph.owned_parameters(node) if id(p) in names),
+            )
+        )
+        for node in nodes
+    ]
+
+
+def usual_around(usual: Sequence[str], found: Sequence[str]) -> list[tuple[int | None, int | None]]:
+    """For each operation found, the usual one that it is, twice; or for one that is new, that
+    before it and that after it. One in the place of another counts as that other.
+
+    The graphs differ in a few places: most of both is equal at their beginning and end. Where they
+    differ in very much, nothing is known of what lies between: training waits for the answer.
+    """
+    same = 0
+    while same < min(len(usual), len(found)) and usual[same] == found[same]:
+        same += 1
+    at_end = 0
+    while at_end < min(len(usual), len(found)) - same and usual[-1 - at_end] == found[-1 - at_end]:
+        at_end += 1
+    around: list[tuple[int | None, int | None]] = [(number, number) for number in range(same)]
+    others, new = usual[same : len(usual) - at_end], found[same : len(found) - at_end]
+    if len(others) * len(new) > MAX_PAIRS:
+        opcodes, around = [], around + [(None, None)] * len(new)
+    else:
+        opcodes = SequenceMatcher(None, others, new, autojunk=False).get_opcodes()
+    for kind, first, end, first_found, end_found in opcodes:
+        for number in range(end_found - first_found):
+            if kind == "insert":
+                before, after = same + first - 1, same + first
+                around.append(
+                    (before if before >= 0 else None, after if after < len(usual) else None)
+                )
+            else:
+                place = same + min(first + number, end - 1)
+                around.append((place, place))
+    around += [(number, number) for number in range(len(usual) - at_end, len(usual))]
+    return around
+
+
+def places_with_bad_parameters(layers: Sequence[ModelLayer]) -> list[int]:
+    """The layers that hold a parameter of their own which is not finite, as far as this rank holds
+    it: asking for all of it may mean to wait for other ranks."""
+    with torch.no_grad():
+        return [
+            place
+            for place, layer in enumerate(layers)
+            if any(
+                (numbers := plain_numbers(parameter)) is not None
+                and not bool(torch.isfinite(numbers).all())
+                for parameter in layer.module._parameters.values()
+            )
+        ]
 
 
 def _between(spans: Sequence[LayerSpan], before: int | None, after: int | None) -> list[int]:
@@ -106,7 +291,7 @@ def _between(spans: Sequence[LayerSpan], before: int | None, after: int | None) 
     layers do such a thing.
     """
     order = list(dict.fromkeys(span.place for span in spans))
-    if before == after or before not in order or after not in order:
+    if len(spans) > MAX_SPANS or before == after or before not in order or after not in order:
         return []
     found = order[order.index(before) + 1 : order.index(after)]
     whole = {span.place for span in spans if span.place in found and _holds_another(span, spans)}
@@ -130,10 +315,11 @@ def _fits(
 ) -> bool:
     """Whether the graph is like the one of the step whose layers were timed: every operation that
     takes parameters belongs to the layer that holds them."""
+    innermost = InnermostLayers(spans)
     for node in nodes:
         owners = {names[id(p)] for p in autograd_graph.owned_parameters(node) if id(p) in names}
         if owners:
-            place = layer_at(spans, node._sequence_nr() - first)
+            place = innermost.at(node._sequence_nr() - first)
             if place is None or not _is_owner(layers[place], owners):
                 return False
     return True
@@ -141,5 +327,9 @@ def _fits(
 
 def _is_owner(layer: str, owners: set[str]) -> bool:
     """Whether a layer holds one of these, or is one: some call functions with a child's weights."""
-    prefix = f"{layer}." if layer else ""
-    return any(owner == layer or owner.startswith(prefix) for owner in owners)
+    return any(owner == layer or _is_below(owner, layer) for owner in owners)
+
+
+def _is_below(name: str, layer: str) -> bool:
+    """Whether a layer holds the one of that name; that without a name is the model itself."""
+    return name.startswith(f"{layer}." if layer else "")

@@ -7,73 +7,69 @@ from typing import Any
 
 import torch
 
+from traceml.trace.deep.kept_tensors import KeptTensors
 from traceml.trace.deep.layer_file import LayerFile, by_place
 from traceml.trace.deep.layer_memory import (
     ReadAllocator,
     SavedTensors,
-    can_count_saved,
-    has_marked_parameters,
     held_bytes,
 )
 from traceml.trace.deep.layer_names import ModelLayer
 from traceml.trace.session import Session
-
-MARKED = (
-    "parameters of this model have attributes of their own, which functions may want back in the "
-    "backward pass: what layers keep for it was not counted"
-)
 
 
 class MemorySteps:
     """Looks at the memory of layers."""
 
     def __init__(
-        self, session: Session, file: LayerFile, optimizers: Callable[[], Sequence[Any]]
+        self,
+        session: Session,
+        file: LayerFile,
+        kept: KeptTensors,
+        optimizers: Callable[[], Sequence[Any]],
     ) -> None:
-        self._session, self._file, self._optimizers = session, file, optimizers
+        self._session, self._file, self._kept = session, file, kept
+        self._optimizers = optimizers
         self._saved: SavedTensors | None = None
-        self._has_said = False
         self._layers: Sequence[ModelLayer] = ()
 
     def begin(self, layers: Sequence[ModelLayer]) -> bool:
         """Count what the layers keep in the step that begins."""
-        if not can_count_saved():
-            return False
-        if has_marked_parameters(layers):
-            if not self._has_said:
-                self._file.say(MARKED)
-                self._has_said = True
-            return False
         self._layers = layers
         self._saved = SavedTensors(self._session, layers, _allocator(self._session))
         self._saved.begin()
         return True
 
-    def end(self, step: int) -> bool:
-        """The step has ended; whether it was seen to its end."""
+    def see_loss(self, loss: Any) -> None:
+        """A backward pass begins: count what its graph keeps."""
+        if self._saved is not None:
+            self._saved.see_loss(loss)
+
+    def end(self, step: int) -> str | None:
+        """The step has ended; why it was not seen to its end, `None` where it was."""
         saved = self._saved
         if saved is None:
-            return False
+            return None
         if saved.end():
             count = len(self._layers)
             line: dict[str, Any] = {"step": step}
             line |= held_bytes(self._layers, self._optimizers())._asdict()
-            line["saved"] = by_place(saved.saved_bytes, count)
+            if saved.saved_bytes is not None:
+                line["saved"] = by_place(saved.saved_bytes, count)
             if saved.peak_bytes:
                 line["peak"] = by_place(saved.peak_bytes, count)
             self._file.write(self._layers, line)
-        return not saved.was_evaluated
+            self._kept.follow(self._layers, saved.outputs, step)
+        return saved.lost
 
     def tell_held(self, layers: Sequence[ModelLayer], step: int) -> None:
         """Write what the layers hold by now."""
         self._file.write(layers, {"step": step} | held_bytes(layers, self._optimizers())._asdict())
 
     def take_out(self) -> bool:
-        """Take everything out of torch; whether nothing of it is left there."""
+        """Take everything out of torch."""
         if self._saved is not None:
             self._saved.end()
-            if not self._saved.is_out:
-                return False
             self._saved = None
         self._layers = ()
         return True

@@ -33,11 +33,11 @@ class OperationSteps:
         self._count.begin()
         return True
 
-    def end(self, step: int) -> bool:
-        """The step has ended; whether it was seen to its end."""
+    def end(self, step: int) -> str | None:
+        """The step has ended; why it was not seen to its end, `None` where it was."""
         counted = self._count
         if counted is None:
-            return False
+            return None
         is_new = counted.is_counting
         counted.end()
         if is_new and counted.is_complete:
@@ -46,7 +46,7 @@ class OperationSteps:
                 line[name] = by_place(values, len(self._layers))
                 line[f"outside_{name}"] = values.get(OUTSIDE, 0)
             self._file.write(self._layers, line)
-        return not counted.was_evaluated
+        return counted.lost
 
     def take_out(self) -> bool:
         """Take everything out of torch; whether nothing of it is left there."""

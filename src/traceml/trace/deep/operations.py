@@ -11,6 +11,7 @@ from threading import get_ident
 from typing import Any
 
 import torch
+from torch.utils import flop_counter
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
@@ -38,6 +39,12 @@ class OperationCount(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._seen: list[tuple[int, int, int]] = []
         """After how many marks, how many operations, how many bytes."""
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Torch asks whether to keep its compiler out of us: that would load the compiler, which
+        takes seconds, and nothing is counted where a script compiles anything."""
+        return False
+
     def begin(self) -> None:
         """Count from here on."""
         self._marks.begin()
@@ -61,9 +68,9 @@ class OperationCount(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return not self._is_entered
 
     @property
-    def was_evaluated(self) -> bool:
-        """Whether the step was given up because a model was evaluated in it."""
-        return self._marks.was_evaluated
+    def lost(self) -> str | None:
+        """Why the step was not seen to its end; `None` where it was."""
+        return self._marks.lost
 
     @property
     def is_counting(self) -> bool:
@@ -84,7 +91,7 @@ class OperationCount(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _count_one(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         if not self._marks.is_on:
             return
-        counted = flop_registry.get(func._overloadpacket)
+        counted = _formula(func._overloadpacket)
         done = 0 if counted is None else int(counted(*args, **kwargs, out_val=result))
         moved = 0 if _is_view(func) else _bytes_in((args, kwargs)) + _bytes_in(result)
         if done or moved:
@@ -104,6 +111,34 @@ class OperationCount(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 amounts = found[f"{name}_{what}"]
                 amounts[place] = amounts.get(place, 0) + amount
         return found
+
+
+def _formula(operation: Any) -> Any:
+    """Counts an operation's floating-point operations; `None` for one that has none to speak of."""
+    found = flop_registry.get(operation)
+    return found if found is not None else _FUSED_ON_CPU.get(operation._qualified_op_name)
+
+
+_count_fused: Any = flop_counter.sdpa_flop_count
+_count_fused_backward: Any = flop_counter.sdpa_backward_flop_count
+
+
+def _fused(query: Any, key: Any, value: Any, *more: Any, **options: Any) -> int:
+    return int(_count_fused(query.shape, key.shape, value.shape))
+
+
+def _fused_backward(
+    gradient: Any, query: Any, key: Any, value: Any, *more: Any, **options: Any
+) -> int:
+    shapes = (each.shape for each in (gradient, query, key, value))
+    return int(_count_fused_backward(*shapes))
+
+
+_FUSED_ON_CPU = {
+    "aten::_scaled_dot_product_flash_attention_for_cpu": _fused,
+    "aten::_scaled_dot_product_flash_attention_for_cpu_backward": _fused_backward,
+}
+"""Fused attention on a CPU, for which torch has no formula: the same as on a GPU."""
 
 
 def _topmost() -> Any:

@@ -9,15 +9,29 @@ from typing import Any, NamedTuple
 
 import torch
 
-from traceml.trace.deep.layer_file import LayerFile, by_place
+from traceml.trace.deep.layer_file import LayerFile, MergedSteps, by_place
 from traceml.trace.deep.layer_marks import LayerMarks
 from traceml.trace.deep.layer_names import ModelLayer
-from traceml.trace.deep.layer_times import OUTSIDE, LayerMark, OwnTimes, own_times
+from traceml.trace.deep.layer_times import (
+    BACKWARD,
+    OUTSIDE,
+    LayerMark,
+    has_phase,
+    own_times,
+)
 from traceml.trace.deep.loss_graph import LayerSpan
+from traceml.trace.deep.phase_marks import ForwardCalls
+from traceml.trace.models import Models
 from traceml.trace.session import Session
 
+MAX_PENDING = 2
+"""Steps whose marks the GPU has not passed yet: with more, none is timed."""
 LAST_WAIT_S = 0.05
 """How long the end of the process may be held up for the GPU."""
+HIDDEN = (
+    "a compiled function calls the model: no layer can be seen; run once with "
+    "TORCH_COMPILE_DISABLE=1 to see them uncompiled"
+)
 
 
 class _Pending(NamedTuple):
@@ -27,44 +41,72 @@ class _Pending(NamedTuple):
     layers: Sequence[ModelLayer]
     marks: list[LayerMark]
     calls: dict[int, int]
+    compiled: dict[str, list[int]]
+    """Which layers are compiled, as the file has it."""
 
 
 class TimedSteps:
     """Times layers; a step is written once the GPU has passed all its marks."""
 
-    def __init__(self, session: Session, file: LayerFile) -> None:
-        self._session, self._file = session, file
+    def __init__(self, session: Session, models: Models, file: LayerFile) -> None:
+        self._session, self._models = session, models
+        self._file, self._written = file, MergedSteps(file)
         self._marks: LayerMarks | None = None
         self._layers: Sequence[ModelLayer] = ()
         self._events: list[Any] = []
         self._new_event: Any = torch.cuda.Event
         self._pending: deque[_Pending] = deque()
+        self._told_compiled: dict[str, list[int]] = {}
         self.spans: list[LayerSpan] = []
         """Which operations belong to which layer, from the last step that was timed."""
 
     def forget(self) -> None:
         """Begin anew in a forked child, which has no CUDA events."""
+        self.spans = []
         self._pending.clear()
         self._events.clear()
+        self._told_compiled = {}
+        self._written.forget()
 
     def begin(self, layers: Sequence[ModelLayer]) -> bool:
-        """Time the layers in the step that begins."""
+        """Time the layers in the step that begins; not where the GPU is far behind."""
+        if len(self._pending) >= MAX_PENDING:
+            return False
         self._layers = layers
         is_on_gpu = is_on_one_gpu(self._session, layers)
         self._marks = LayerMarks(self._session, layers, self._record if is_on_gpu else None)
-        self._marks.begin()
+        self._marks.begin(ForwardCalls(self._session, self._models, self._marks))
         return True
 
-    def end(self, step: int) -> bool:
-        """The step has ended; whether it was seen to its end."""
+    def see_loss(self) -> None:
+        """A backward pass begins."""
+        if self._marks is not None:
+            self._marks.see_backward()
+
+    def begin_backward(self) -> None:
+        """The script asks for gradients."""
+        if self._marks is not None and self._marks.is_on:
+            self._marks.begin_phase(BACKWARD)
+
+    def end_backward(self) -> None:
+        """They are all there."""
+        if self._marks is not None and self._marks.is_on:
+            self._marks.end_phase(BACKWARD)
+
+    def end(self, step: int) -> str | None:
+        """The step has ended; why it was not seen to its end, `None` where it was."""
         marks = self._marks
         if marks is None:
-            return False
+            return None
         marks.end()
-        if marks.is_complete:
+        is_hidden = not marks.calls and bool(marks.callers)
+        if marks.is_complete and not is_hidden:
             self.spans = marks.spans
-            self._pending.append(_Pending(step, self._layers, marks.marks, marks.calls))
-        return not marks.was_evaluated
+            compiled = _compiled(marks)
+            self._pending.append(_Pending(step, self._layers, marks.marks, marks.calls, compiled))
+        elif marks.lost is None and is_hidden:
+            return HIDDEN
+        return marks.lost
 
     def take_out(self) -> bool:
         """Take the hooks out."""
@@ -73,6 +115,16 @@ class TimedSteps:
             self._marks = None
         self._layers = ()
         return True
+
+    @property
+    def open_spans(self) -> list[LayerSpan]:
+        """Which operations of the step that runs belong to which layer, by their own numbers; empty
+        where its layers are not timed."""
+        marks = self._marks
+        if marks is None or not marks.is_on:
+            return []
+        base = marks.first_node
+        return [LayerSpan(each.place, base + each.first, base + each.end) for each in marks.spans]
 
     def tell_passed(self) -> None:
         """Write the steps whose marks the GPU has passed by now."""
@@ -85,20 +137,32 @@ class TimedSteps:
         while self._pending and not _is_passed(self._pending[-1]) and monotonic() < deadline:
             sleep(0.001)
         self.tell_passed()
+        self._written.flush()
 
     def _record(self) -> Any:
+        """An event on the current stream; `None` where a CUDA graph is captured, which keeps it."""
+        if torch.cuda.is_current_stream_capturing():
+            return None
         event = self._events.pop() if self._events else self._new_event(enable_timing=True)
         event.record()
         return event
 
     def _tell(self, pending: _Pending) -> None:
         marks, count = pending.marks, len(pending.layers)
-        line: dict[str, Any] = {"step": pending.step, "calls": by_place(pending.calls, count)}
-        line |= _columns("host", own_times(marks, [mark.ns for mark in marks]), count)
+        numbers: dict[str, Any] = {"calls": by_place(pending.calls, count)}
+        numbers |= _columns("host", marks, [mark.ns for mark in marks], count)
         if marks[0].event is not None:
-            line |= _columns("gpu", own_times(marks, _moments(marks)), count)
+            numbers |= _columns("gpu", marks, _moments(marks), count)
             self._events += [mark.event for mark in marks]
-        self._file.write(pending.layers, line)
+        self._written.add(pending.layers, pending.step, numbers)
+        if pending.compiled != self._told_compiled:
+            self._told_compiled = pending.compiled
+            self._file.write(pending.layers, {"step": pending.step, **pending.compiled})
+
+
+def _compiled(marks: LayerMarks) -> dict[str, list[int]]:
+    found = {"compiled": marks.compiled, "calls_compiled": marks.callers - {OUTSIDE}}
+    return {key: sorted(places) for key, places in found.items() if places}
 
 
 def is_on_one_gpu(session: Session, layers: Sequence[ModelLayer]) -> bool:
@@ -130,11 +194,16 @@ def _moments(marks: Sequence[LayerMark]) -> list[int]:
     return moments
 
 
-def _columns(clock: str, times: OwnTimes, count: int) -> dict[str, Any]:
-    """The times as lists by the layer's place; a phase that did not happen has none."""
+def _columns(
+    clock: str, marks: Sequence[LayerMark], moments: Sequence[int], count: int
+) -> dict[str, Any]:
+    """The times as lists by the layer's place, and what of each whole phase is in no layer; a phase
+    that did not happen has none."""
     found: dict[str, Any] = {}
-    for phase, values in times._asdict().items():
-        if values:
-            found[f"{clock}_{phase}_ns"] = by_place(values, count)
-            found[f"{clock}_{phase}_outside_ns"] = values.get(OUTSIDE, 0)
+    times = own_times(marks, moments)
+    for phase, (name, values) in enumerate(times._asdict().items()):
+        if values.keys() - {OUTSIDE}:
+            found[f"{clock}_{name}_ns"] = by_place(values, count)
+        if values and has_phase(marks, phase):
+            found[f"{clock}_{name}_outside_ns"] = values.get(OUTSIDE, 0)
     return found

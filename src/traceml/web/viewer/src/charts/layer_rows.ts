@@ -29,7 +29,7 @@ const FEW_ROWS = 24; // so many are open when nobody has chosen yet
 export class Below {
   private readonly places = new Map<number, number[]>();
 
-  constructor(rows: readonly LayerTreeRow[]) {
+  constructor(rows: readonly { parent: number }[]) {
     rows.forEach(({ parent }, place) => {
       const found = this.places.get(parent);
       if (found === undefined) this.places.set(parent, [place]);

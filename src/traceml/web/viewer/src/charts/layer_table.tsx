@@ -19,7 +19,7 @@ interface Properties {
 const ROW_PX = 29; // as in layers.css
 const SPARE_ROWS = 12; // drawn above and below what is in sight
 const FEW_ROWS = 80; // all of them are drawn
-const PRINTED_ROWS = 40;
+const PRINTED_ROWS = 120; // three sheets of paper
 const PRINTED_COLUMNS = 7; // for which a sheet of paper is wide enough
 
 export function LayerTable(properties: Properties) {
@@ -129,7 +129,7 @@ export function LayerTable(properties: Properties) {
           </tbody>
         </table>
       </div>
-      {hidden > 0 && <p class="note">{hidden} more rows are not printed.</p>}
+      {hidden > 0 && <p class="note">… and {hidden} more rows, in final_summary.json.</p>}
     </>
   );
 }

@@ -1,0 +1,1 @@
+"""Faults planted in layers, and whether the deep profile names the layer."""

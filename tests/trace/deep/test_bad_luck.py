@@ -1,0 +1,427 @@
+"""What scripts do to their models while the deep profile looks: all of it goes as without."""
+
+import contextlib
+import copy
+import gc
+import io
+import multiprocessing
+import pickle
+import re
+import threading
+import warnings
+import weakref
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.modules import module as module_hooks
+
+from traceml.store.layer_records import read_layers
+from traceml.trace import current
+from traceml.trace.deep import bursts, phase_marks
+from traceml.trace.deep.bursts import FIRST_BURST, MAX_LOST
+from traceml.trace.deep.call_watch import INTERRUPTED
+
+STEPS = FIRST_BURST + 20
+"""Until several bursts are over, with no limit to their share of the time."""
+
+
+class Block(nn.Module):
+    def __init__(self, width=4):
+        super().__init__()
+        self.inner = nn.Linear(width, width)
+        self.norm = nn.LayerNorm(width)
+
+    def forward(self, inputs):
+        return self.norm(self.inner(inputs)).relu()
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList([Block(), Block()])
+        self.last = nn.Linear(4, 4)
+
+    def forward(self, inputs):
+        for block in self.blocks:
+            inputs = inputs + block(inputs)
+        return self.last(inputs)
+
+
+@pytest.fixture
+def deep(traced, monkeypatch):
+    """A session that looks at as many steps as it may; what it wrote, when it is called."""
+    monkeypatch.setattr(bursts, "LAYERS_SHARE", 1e9)
+    monkeypatch.setattr(bursts, "MEMORY_EVERY", 2)
+    traced.session.begin_deep_profile()
+
+    def layers():
+        traced.finish()
+        (found,) = read_layers(traced.folder)
+        return found
+
+    return layers
+
+
+def train(model, each_step=lambda step, loss: None, steps=STEPS, call=None):
+    torch.manual_seed(0)
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    losses = []
+    for step in range(steps):
+        loss = (call or model)(torch.randn(2, 4)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        each_step(step, loss)
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def without_addresses(pickled):
+    """What is pickled by Python names storages by their addresses."""
+    return re.sub(rb"\d{8,}", b"", pickled)
+
+
+def saved_bytes(model):
+    written = io.BytesIO()
+    torch.save(model, written)
+    return written.getvalue()
+
+
+def per_sample_gradients(model):
+    parameters = {name: each.detach() for name, each in model.named_parameters()}
+
+    def loss(parameters, inputs):
+        return torch.func.functional_call(model, parameters, (inputs[None],)).square().mean()
+
+    found = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0))(parameters, torch.ones(3, 4))
+    return [each.tolist() for each in found.values()]
+
+
+def scripted(model):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return str(torch.jit.script(model.last).graph)
+
+
+def jit_traced(model):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return torch.jit.trace(model, torch.ones(2, 4))(torch.ones(2, 4)).tolist()
+
+
+def exported(model):
+    program = torch.export.export(model, (torch.ones(2, 4),))
+    return [node.target.__str__() for node in program.graph.nodes]
+
+
+def hooks_of_a_copy(model):
+    twin = copy.deepcopy(model)
+    return [
+        (len(each._forward_hooks), len(each._forward_pre_hooks), sorted(vars(each)))
+        for each in twin.modules()
+    ]
+
+
+USES = {
+    "pickle": lambda model: without_addresses(pickle.dumps(model)),
+    "torch.save": saved_bytes,
+    "deepcopy": hooks_of_a_copy,
+    "state_dict": lambda model: [(k, v.tolist()) for k, v in model.state_dict().items()],
+    "jit.script": scripted,
+    "jit.trace": jit_traced,
+    "torch.export": exported,
+    "torch.func": per_sample_gradients,
+}
+
+
+@pytest.mark.parametrize("use", USES)
+def test_uses_of_a_model_in_a_step_that_is_looked_at_are_as_without(deep, use):
+    def used():
+        torch.manual_seed(1)
+        found = []
+        losses = train(model := Model(), lambda step, loss: found.append(USES[use](model)))
+        return losses, found
+
+    seen = used()
+    assert deep().steps
+    assert used() == seen  # the session is over
+
+
+class Interrupted(nn.Module):
+    """Is interrupted in one call, inside a layer, and goes on without it."""
+
+    def __init__(self, at, error):
+        super().__init__()
+        self.inner, self.calls, self.at, self.error = Block(), 0, at, error
+
+    def forward(self, inputs):
+        self.calls += 1
+        handle = None
+        if self.calls == self.at:
+            handle = self.inner.norm.register_forward_hook(self._raise)
+        with contextlib.suppress(self.error):
+            inputs = self.inner(inputs)
+        if handle is not None:
+            handle.remove()
+        return inputs
+
+    def _raise(self, *_):
+        raise self.error("mine")
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, GeneratorExit, ArithmeticError])
+def test_an_exception_that_a_layer_catches_costs_its_own_step_at_most(deep, error):
+    model = Model()
+    model.blocks[0] = Interrupted(FIRST_BURST + 1, error)
+    train(model)
+    found = deep()
+    assert set(found.calls.flatten().tolist()) <= {0, 1}
+    is_lost = not issubclass(error, Exception)  # torch calls no hook for those
+    assert (FIRST_BURST + 1 in found.steps) != is_lost and len(found.steps) >= 6
+    assert not found.notes
+
+
+def test_an_interruption_that_the_loop_catches_costs_its_own_step_at_most(deep):
+    model, calls = Model(), []
+
+    def interrupt(*_):
+        calls.append(1)
+        if len(calls) == FIRST_BURST + 1:
+            raise KeyboardInterrupt
+
+    model.blocks[1].inner.register_forward_pre_hook(interrupt)
+
+    def call(inputs):
+        try:
+            return model(inputs)
+        except KeyboardInterrupt:
+            return model(inputs)
+
+    train(model, call=call)
+    found = deep()
+    assert FIRST_BURST + 1 not in found.steps and len(found.steps) >= 6
+    assert set(found.calls.flatten().tolist()) <= {0, 1}
+
+
+def test_interruptions_in_every_step_are_given_up_and_said(deep):
+    model = Model()
+
+    class Always(Interrupted):
+        def forward(self, inputs):
+            self.at = self.calls + 1
+            return super().forward(inputs)
+
+    model.blocks[0] = Always(0, KeyboardInterrupt)
+    train(model)
+    assert deep().notes == (INTERRUPTED,)
+
+
+def test_hooks_of_the_script_that_raise_in_a_layer_raise_as_without(deep):
+    model, raised = Model(), []
+
+    def fail(*_):
+        raise ArithmeticError("mine")
+
+    def each_step(step, loss):
+        for register in (
+            model.last.register_forward_pre_hook,
+            model.last.register_forward_hook,
+            module_hooks.register_module_forward_pre_hook,
+            module_hooks.register_module_forward_hook,
+        ):
+            handle = register(fail)
+            with pytest.raises(ArithmeticError, match="mine"):
+                model(torch.ones(2, 4))
+            handle.remove()
+            raised.append(step)
+
+    train(model, each_step)
+    assert len(raised) == 4 * STEPS
+    assert deep().steps
+
+
+def test_modules_that_are_made_replaced_and_let_go_are_seen_as_they_are(deep):
+    model, freed = Model(), []
+
+    def each_step(step, loss, model=model):
+        if step % 3 == 0:
+            freed.append(weakref.ref(model.blocks[1]))
+            model.blocks[1] = nn.Sequential(Block())  # not known to the optimizer either
+        if step % 3 == 1:
+            model.extra = nn.Linear(4, 4)
+            del model.extra
+
+    train(model, each_step)
+    gc.collect()
+    assert [each() for each in freed[:-2]] == [None] * (
+        len(freed) - 2
+    )  # but for a look in progress
+    found = deep()
+    assert found.steps and {"blocks.1", "last"} <= set(found.names)
+
+
+def test_a_layer_that_calls_itself_and_is_called_often_is_counted_as_often(deep):
+    class Recursive(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.Linear(4, 4)
+
+        def forward(self, inputs, depth=2):
+            inputs = self.inner(inputs)
+            return self(inputs, depth - 1) if depth else inputs
+
+    model = Model()
+    model.blocks[1] = Recursive()
+    train(model)
+    found = deep()
+    calls = dict(zip(found.names, found.calls[0].tolist(), strict=True))
+    assert calls == {
+        "": 1,
+        "blocks": 0,
+        "blocks.0": 1,
+        "blocks.0.inner": 1,
+        "blocks.0.norm": 1,
+        "blocks.1": 3,
+        "blocks.1.inner": 3,
+        "last": 1,
+    }
+
+
+def test_forward_called_directly_or_outside_a_step_shows_the_layers_below(deep):
+    model = Model()
+    train(model, lambda step, loss: model.last(torch.ones(2, 4)), call=model.forward)
+    found = deep()
+    calls = dict(zip(found.names, found.calls[-1].tolist(), strict=True))
+    assert (calls[""], calls["blocks.0"], calls["last"]) == (0, 1, 2)
+
+
+def test_a_model_on_two_devices_and_moved_between_them_trains_on(deep):
+    model = Model()
+    model.unused = nn.Linear(4, 4, device="meta")
+
+    def each_step(step, loss):
+        if step == FIRST_BURST:
+            model.last.double().float()
+            model.to(torch.float64).to(torch.float32)
+
+    train(model, each_step)
+    found = deep()
+    assert found.steps and found.held_bytes["parameters"][found.names.index("unused")] == 80
+
+
+def test_a_profiler_of_the_script_s_own_sees_the_same_operations(deep):
+    """But for the loss, which is read in every step."""
+    from torch.profiler import ProfilerActivity, profile
+
+    model = Model()
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+
+    def step():
+        optimizer.zero_grad()
+        model(torch.ones(2, 4)).square().mean().backward()
+        optimizer.step()
+
+    def operations():
+        with profile(activities=[ProfilerActivity.CPU]) as recorded:
+            step()
+        names = {event.name for event in recorded.events()} - {"aten::item"}
+        return sorted(name for name in names if name.startswith("aten::") and "scalar" not in name)
+
+    seen = [operations() for _ in range(STEPS)]
+    for _ in range(STEPS):
+        step()
+    assert min(deep().steps) > STEPS
+    assert all(each == operations() for each in seen)
+
+
+def test_a_model_called_in_another_thread_is_neither_seen_nor_disturbed(deep):
+    model, results = Model(), []
+
+    def each_step(step, loss):
+        beside = threading.Thread(target=lambda: results.append(model(torch.ones(2, 4)).sum()))
+        beside.start()
+        beside.join()
+        results[-1].backward()
+
+    train(model, each_step)
+    found = deep()
+    assert len(results) == STEPS and set(found.calls.flatten().tolist()) == {0, 1}
+
+
+def _call_in_child(model, queue):
+    queue.put(model(torch.ones(2, 4)).detach().numpy().tolist())
+
+
+@pytest.mark.slow
+def test_forked_workers_call_the_model_as_without(deep):
+    context = multiprocessing.get_context("fork")
+    model, same = Model(), []
+
+    def each_step(step, loss):
+        if FIRST_BURST <= step < FIRST_BURST + 3:
+            queue = context.Queue()
+            worker = context.Process(target=_call_in_child, args=(model, queue))
+            worker.start()
+            found = queue.get(timeout=60)
+            worker.join(60)
+            same.append((found == model(torch.ones(2, 4)).tolist(), worker.exitcode))
+
+    train(model, each_step)
+    assert same == [(True, 0)] * 3
+    assert deep().steps
+
+
+def test_what_was_put_into_torch_is_out_again_where_beginning_fails_half_way(
+    traced, monkeypatch, capsys
+):
+    def fail(calls):
+        raise RuntimeError("a version of torch that we do not know")
+
+    monkeypatch.setattr(phase_marks.ForwardCalls, "put_in", fail)
+    traced.session.begin_deep_profile()
+    train(Model())
+    assert not module_hooks._global_forward_hooks and not module_hooks._global_forward_pre_hooks
+    current.end()
+    (found,) = read_layers(traced.folder)
+    assert found.notes == (bursts.FAILED,)
+
+
+@pytest.mark.parametrize(
+    "loses", [False, True], ids=["every step is seen", "no step is seen to its end"]
+)
+def test_a_model_that_the_script_lets_go_of_is_freed_whatever_was_looked_at_last(
+    deep, monkeypatch, loses
+):
+    monkeypatch.setattr(bursts, "ACTIVATIONS_BURST", 0)
+    model = Model()
+
+    def evaluate(step, loss, model=model):
+        if loses:
+            with torch.no_grad():
+                model.eval()(torch.ones(2, 4))
+            model.train()
+
+    # The last look of the first burst is one at activations; some steps without any follow it.
+    train(model, evaluate, steps=FIRST_BURST + 2 * MAX_LOST if loses else FIRST_BURST + 6)
+    freed = weakref.ref(model)
+    del model, evaluate
+    gc.collect()
+    assert freed() is None
+
+
+def test_a_lazy_layer_that_is_never_called_holds_nothing(deep):
+    model = Model()
+    model.unused = nn.LazyLinear(4)
+    model.unused.register_buffer("table", nn.UninitializedBuffer())
+    called = [each for name, each in model.named_parameters() if "unused" not in name]
+    optimizer = torch.optim.SGD(called, 0.01)
+    for step in range(STEPS):
+        loss = model(torch.randn(2, 4)).square().mean() * (torch.inf if step == STEPS - 2 else 1)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    found = deep()
+    assert not found.notes and found.steps
+    held = dict(zip(found.names, found.held_bytes["parameters"].tolist(), strict=True))
+    assert held["unused"] == 0 and held["last"] == 4 * (16 + 4)
