@@ -13,20 +13,17 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from traceml.model.environment import MARKS
 from traceml.model.interpreter import VARIABLE_FAMILIES, VARIABLES, Interpreter
 from traceml.model.secrets import is_secret, masked, without_credentials
 from traceml.trace.interruptions import is_interruption
+from traceml.trace.marks import write_first_mark
 from traceml.trace.recorder import Recorder, RecorderInPython
 
 
 def introduce(run_folder: Path, mark: str) -> None:
     """Leave a mark that describes this interpreter; the first process to leave it is enough."""
-    place = run_folder / MARKS / mark
     try:
-        place.parent.mkdir(exist_ok=True)
-        with place.open("x") as file:
-            file.write(json.dumps(_interpreter()))
+        write_first_mark(run_folder, mark, json.dumps(_interpreter()))
     except OSError as error:
         if is_interruption(error):
             raise

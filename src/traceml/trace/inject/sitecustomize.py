@@ -12,18 +12,21 @@ import importlib.machinery
 import importlib.util
 import os
 import sys
+import time
 
 _HERE = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - pathlib costs 5 ms here
 _PACKAGE = os.path.dirname(os.path.dirname(_HERE))  # noqa: PTH120
-_RANKS = ("RANK", "LOCAL_RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK")
+_RANKS = ("RANK", "LOCAL_RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 """What launchers set for each of their ranks."""
+_RAY_HOOK = "traceml.integrations.ray_environment.join_workers"
 
 
 def mark(name, text=""):
     """Leave a small file that says how far this interpreter came; whether it is the first to."""
     try:
         folder = os.path.join(os.environ["TRACEML_RUN_FOLDER"], "marks")  # noqa: PTH118
-        os.makedirs(folder, exist_ok=True)  # noqa: PTH103
+        if os.path.isdir(os.environ["TRACEML_RUN_FOLDER"]):  # noqa: PTH112 - or it is elsewhere
+            os.makedirs(folder, exist_ok=True)  # noqa: PTH103
         flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY
         descriptor = os.open(os.path.join(folder, name), flags, 0o600)  # noqa: PTH118
         os.write(descriptor, text.encode())
@@ -90,7 +93,12 @@ class _OwnPackage:
     """Lets an interpreter that has no `traceml` of its own find ours, and nothing beside it."""
 
     def find_spec(self, name, path=None, target=None):
-        """Find `traceml` where the launcher has it, unless the interpreter has one."""
+        """Find `traceml` where the launcher has it, unless the interpreter has one.
+
+        A driver of Ray tells it where its workers find the run.
+        """
+        if name == "ray" and sys.version_info >= (3, 10):
+            os.environ.setdefault("RAY_RUNTIME_ENV_HOOK", _RAY_HOOK)
         if name != "traceml":
             return None
         found = _find_elsewhere(self, name, path, target)
@@ -166,8 +174,21 @@ def _watch_end():
     is_helper = script.isdigit() and script != pid and not has_own_rank
     if not is_helper:
         os.environ["TRACEML_SCRIPT"] = pid + ":" + rank
-        mark("script-" + pid + "-" + _machine())
+        mark_start()
     atexit.register(_end, int(pid), int(script) if is_helper else None)
+
+
+def mark_start():
+    """Leave a mark by which the agent follows this process from now on: it may die before its first
+    step, or so soon after it that nobody would have looked yet."""
+    mark("script-" + str(os.getpid()) + "-" + _machine(), _start_words())
+
+
+def _start_words():
+    """The rank that a launcher gave this process, how often it started its ranks again, and the
+    time; `-` for what nobody said."""
+    known = (os.environ.get(name, "") for name in ("RANK", "TORCHELASTIC_RESTART_COUNT"))
+    return " ".join([*(text if text.isdigit() else "-" for text in known), str(time.time())])
 
 
 def _machine():

@@ -1,0 +1,102 @@
+"""What the integrations share: which versions of a library are tested, how its methods become named
+regions of a run, and how its loggers are called without harm."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Iterable
+from threading import get_ident
+from typing import Any
+
+from traceml.model.library_versions import VersionRange, installed_version
+from traceml.trace import verbs
+from traceml.trace.compiling import left_alone
+from traceml.trace.current import current
+from traceml.trace.interruptions import drop_our_frames, is_interruption
+
+_open_regions: set[tuple[int, str]] = set()
+"""Threads and the names of the regions that they are in."""
+_said: set[str] = set()
+
+
+def say_if_untested(tested: VersionRange) -> None:
+    """Say once, on the first rank's stderr, that the installed version is not a tested one."""
+    warning = tested.warning(installed_version(tested.library))
+    if warning is not None:
+        say_once(f"{warning}; training goes on, and some phases may lack their names")
+
+
+def missing_library(error: ModuleNotFoundError, module: str, *libraries: str) -> ImportError:
+    """The error to raise where the library cannot be imported that one of our modules is for.
+
+    Raises the given one where the library is there and lacks something itself. Of several
+    libraries, one is enough.
+    """
+    if (error.name or "").partition(".")[0] not in libraries:
+        raise error
+    return ImportError(
+        f"{module} is for scripts that use {' or '.join(libraries)}, which is not installed in "
+        f"this environment; `pip install {libraries[0]}`, or leave the import out"
+    )
+
+
+def is_first_rank() -> bool:
+    """Whether this process is the run's only or first rank; not where tracing is off.
+
+    Before the ranks have met, Lightning's know their local rank alone.
+    """
+    session = current()
+    is_first_here = os.environ.get("LOCAL_RANK", "0") == "0"
+    return session is not None and is_first_here and session.rank() == 0
+
+
+def say_once(text: str) -> None:
+    """Say something in a run's first process, if there is a run and it has not been said yet."""
+    session = current()
+    if session is not None and is_first_rank() and text not in _said:
+        _said.add(text)
+        session.say(text)
+
+
+def name_methods(owner: type | None, names: Iterable[str], region: str) -> None:
+    """Time the calls of methods as a named region of the run; what is named already stays.
+
+    A call inside another of the same region is a part of it and is not counted again. What a
+    version of the library does not have is left out.
+    """
+    session = current()
+    for name in names:
+        method = getattr(owner, name, None)
+        if session is not None and callable(method) and not hasattr(method, "traceml_region"):
+            session.replace(owner, name, _timed(method, region))
+
+
+def _timed(method: Callable[..., Any], region: str) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def timed(*arguments: Any, **options: Any) -> Any:
+        place = get_ident(), region
+        if verbs.is_compiling() or place in _open_regions:
+            return method(*arguments, **options)
+        _open_regions.add(place)
+        try:
+            with verbs.trace_time(region):
+                return method(*arguments, **options)
+        except BaseException as error:
+            drop_our_frames(error)
+            raise
+        finally:
+            _open_regions.discard(place)
+
+    timed.traceml_region = region  # type: ignore[attr-defined]
+    return left_alone(timed)
+
+
+def try_to_log(what: str, log: Callable[[], object]) -> None:
+    """Hand something to a logger of the script's; one that fails must not fail the training."""
+    try:
+        log()
+    except Exception as error:  # said, and training goes on
+        if is_interruption(error):
+            raise
+        say_once(f"{what} could not be given its summary ({type(error).__name__}: {error})")

@@ -1,0 +1,177 @@
+"""A callback for Lightning: `Trainer(callbacks=[TraceMLCallback()])` traces the training, also
+where it was not started by `traceml run`."""
+
+from __future__ import annotations
+
+import sys
+from argparse import Namespace
+from collections.abc import Mapping
+from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import traceml
+from traceml.integrations.library_support import (
+    missing_library,
+    name_methods,
+    say_if_untested,
+    try_to_log,
+)
+from traceml.model.library_versions import VersionRange
+from traceml.trace.init import init
+from traceml.trace.verbs import log_metrics, log_params, trace_time
+
+_PACKAGES = {"lightning.pytorch": "lightning", "pytorch_lightning": "pytorch-lightning"}
+"""The two packages that Lightning comes in, with their names for pip. Their classes differ."""
+
+
+def _packages_in_use() -> list[str]:
+    """Those that the script has imported; where it has none yet, the one that is installed."""
+    used = [package for package in _PACKAGES if package in sys.modules]
+    if used:
+        return used
+    installed = [package for package in _PACKAGES if find_spec(package.partition(".")[0])]
+    return installed[:1] or list(_PACKAGES)[:1]
+
+
+def _classes(module: str, name: str) -> tuple[type, ...]:
+    """A class of Lightning's, out of each package in use."""
+    try:
+        found = [import_module(f"{package}.{module}") for package in _packages_in_use()]
+    except ModuleNotFoundError as error:
+        raise missing_library(error, __name__, "lightning", "pytorch_lightning") from error
+    return tuple(getattr(each, name) for each in found)
+
+
+class TraceMLCallback(*_classes("callbacks", "Callback")):  # type: ignore[misc]  # known at run time
+    """Begins a run, or joins the one that is there, and names the phases of Lightning's loops.
+
+    `validation`, `sanity check`, `test`, `prediction`, `checkpoint` and `logging` become named
+    regions of the run. What the loggers get is recorded as metrics of the run, and at the end of
+    `fit` they get the run's main numbers (`traceml.summary()`).
+    """
+
+    def __init__(
+        self,
+        run_name: str | None = None,
+        logs_dir: str | Path = "logs",
+        overwrite: bool = False,
+        trace_max_steps: int | None = None,
+        log_summary: bool = True,
+    ) -> None:
+        """The arguments of `traceml.init`; `log_summary=False` leaves the loggers as they are.
+
+        The run begins here, before Lightning starts further ranks: they inherit it.
+        """
+        self._options = run_name, logs_dir, overwrite, trace_max_steps
+        self._log_summary = log_summary
+        self._regions: dict[str, trace_time] = {}
+        init(*self._options)
+
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        """In each rank, before anything runs."""
+        init(*self._options)  # where another process of this trainer's unpickled us
+        package = type(trainer).__module__.partition(".trainer")[0]
+        if package in _PACKAGES:
+            say_if_untested(VersionRange(_PACKAGES[package], "2.2", "3"))
+        name_methods(type(trainer), ["save_checkpoint"], "checkpoint")
+        for logger in trainer.loggers:
+            name_methods(type(logger), ["log_metrics", "save"], "logging")
+        # Only beside others: the first logger decides where checkpoints go.
+        if trainer.loggers and not any(type(each) is MetricsOfRun for each in trainer.loggers):
+            trainer.loggers = [*trainer.loggers, MetricsOfRun(trainer.is_global_zero)]
+
+    def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
+        """Give the run's main numbers to the script's loggers, which are still open."""
+        theirs = [logger for logger in trainer.loggers if type(logger) is not MetricsOfRun]
+        if not (self._log_summary and theirs and trainer.is_global_zero):
+            return
+        values = traceml.summary()
+        for logger in theirs if values else ():
+            log = partial(logger.log_metrics, values, step=trainer.global_step)
+            try_to_log(type(logger).__name__, log)
+
+    # The phases of the loops
+
+    def on_sanity_check_start(self, trainer: Any, pl_module: Any) -> None:
+        """The first batches of validation, before training."""
+        self._enter("sanity check")
+
+    def on_sanity_check_end(self, trainer: Any, pl_module: Any) -> None:
+        """They went well."""
+        self._exit("sanity check")
+
+    def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
+        """Validation begins; that of the sanity check has its own name."""
+        if not trainer.sanity_checking:
+            self._enter("validation")
+
+    def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
+        """Before the checkpoint callback, which Lightning calls last, may save."""
+        if not trainer.sanity_checking:
+            self._exit("validation")
+            self._log_without_loggers(trainer)
+
+    def on_test_start(self, trainer: Any, pl_module: Any) -> None:
+        """`trainer.test` begins."""
+        self._enter("test")
+
+    def on_test_end(self, trainer: Any, pl_module: Any) -> None:
+        """`trainer.test` ends."""
+        self._exit("test")
+
+    def on_predict_start(self, trainer: Any, pl_module: Any) -> None:
+        """`trainer.predict` begins."""
+        self._enter("prediction")
+
+    def on_predict_end(self, trainer: Any, pl_module: Any) -> None:
+        """`trainer.predict` ends."""
+        self._exit("prediction")
+
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        """An epoch's means are there."""
+        self._log_without_loggers(trainer)
+
+    def _enter(self, name: str) -> None:
+        self._regions[name] = trace_time(name)
+        self._regions[name].__enter__()
+
+    def _exit(self, name: str) -> None:
+        region = self._regions.pop(name, None)
+        if region is not None:
+            region.__exit__(None, None, None)
+
+    def _log_without_loggers(self, trainer: Any) -> None:
+        """Record the values so far where no logger is given any."""
+        if not trainer.loggers and trainer.is_global_zero:
+            log_metrics(trainer.callback_metrics, trainer.global_step)
+
+
+class MetricsOfRun(*_classes("loggers", "Logger")):  # type: ignore[misc]  # known at run time
+    """A logger among the script's own: records what these get as metrics and parameters."""
+
+    def __init__(self, is_first_rank: bool) -> None:
+        super().__init__()
+        self._is_first_rank = is_first_rank
+
+    @property
+    def name(self) -> str:
+        """As it is listed among loggers."""
+        return "traceml"
+
+    @property
+    def version(self) -> str:
+        """There is one only."""
+        return ""
+
+    def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
+        """Record values at a step of Lightning's count."""
+        if self._is_first_rank:
+            log_metrics(metrics, step)
+
+    def log_hyperparams(self, params: Any, *_: Any, **__: Any) -> None:
+        """Record the module's hyperparameters."""
+        if self._is_first_rank:
+            log_params(vars(params) if isinstance(params, Namespace) else params)
