@@ -108,7 +108,7 @@ def send_run(store: MlflowRuns, experiment: str | None, run: RunToSend, progress
         return Sent(run_id, store.server.link(experiment_id, run_id), was_there=True, is_new=False)
     is_new = there is None
     if there is None:
-        there = _create(store, experiment_id, run)
+        there = _create(store, experiment_id, run.traceml_id, run.name, run.started_unix_ms)
     sending = _Sending(store, there, run, progress)
     sending.sent.is_new = is_new
     sending.sent.link = store.server.link(experiment_id, there.info.run_id)
@@ -145,14 +145,24 @@ def _experiment_id(store: MlflowRuns, name: str | None) -> str:
     return str(found.experiment_id)
 
 
-def _create(store: MlflowRuns, experiment_id: str, run: RunToSend) -> Any:
+def begin_run(store: MlflowRuns, traceml_id: str, name: str, started_unix_ms: int) -> Any:
+    """Returns the server's record of a run that goes on, which is made where it is missing;
+    `send_run` completes it."""
+    experiment_id = _experiment_id(store, None)
+    there = store.find_sent(experiment_id, traceml_id)
+    return there or _create(store, experiment_id, traceml_id, name, started_unix_ms)
+
+
+def _create(
+    store: MlflowRuns, experiment_id: str, traceml_id: str, name: str, started_unix_ms: int
+) -> Any:
     try:
-        with store.server.said_plainly(f"making the run {printable(run.name)}"):
+        with store.server.said_plainly(f"making the run {printable(name)}"):
             return store.server.client.create_run(
                 experiment_id,
-                start_time=run.started_unix_ms,
-                tags={RUN_ID_TAG: run.traceml_id, STATE_TAG: INCOMPLETE},
-                run_name=run.name,
+                start_time=started_unix_ms,
+                tags={RUN_ID_TAG: traceml_id, STATE_TAG: INCOMPLETE},
+                run_name=name,
             )
     except NotAtServer:
         raise UsageError(

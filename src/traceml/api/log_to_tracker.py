@@ -1,0 +1,277 @@
+"""Logs a run that is going on to one tracker, and its summary and report at the end.
+
+It runs in a process of its own that the agent starts: whatever a tracker's package does, hanging
+included, holds up neither the training nor the agent. Nothing is lost to the run by it; what could
+not be logged is said at the end.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import sys
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+
+from traceml.api.push import push_run, traceml_id
+from traceml.model.environment import MARKS
+from traceml.model.finding import Section, Severity
+from traceml.model.printable import printable, shorten
+from traceml.model.secrets import masked_message
+from traceml.model.tracker import (
+    OVER_MESSAGE,
+    SAID_MARK,
+    SCRIPT_RUN_MARK,
+    STOPPED_MARK,
+    TRACKERS,
+)
+from traceml.store import folder as folders
+from traceml.store.line_files import LIVE_CHANGES, LIVE_STATE, LineFollower
+from traceml.store.mlflow_runs import MlflowRuns
+from traceml.store.mlflow_server import RefusedByServer
+from traceml.store.regular_files import read_regular
+from traceml.store.tracker_writer import (
+    DIAGNOSIS,
+    NEXT,
+    VERDICT,
+    LoggedEnd,
+    LoggedFinding,
+    LoggedRun,
+    TrackerWriter,
+)
+from traceml.summaries.build import flat_numbers, live_numbers
+from traceml.summaries.live_record import LiveChange, LiveState, read_change, read_live
+from traceml.summaries.read import read_summary
+from traceml.summaries.record import has_failed
+
+SEND_EVERY_S = 5.0
+FIND_WITHIN_S = 10.0
+"""How long the script may take, from its first steps on, to open its run before one of our own is
+opened."""
+LOOK_EVERY_S = 0.5
+FIRST_PAUSE_S, MAX_PAUSE_S = 5.0, 120.0
+"""After an attempt that failed nothing is sent for a while, which doubles each time."""
+MAX_PENDING = 1000
+"""Findings that wait for a tracker which fails; of more the oldest are dropped."""
+
+MakeReport = Callable[[Path], Path | None]
+
+
+class RunLogger:
+    """Logs one run to one tracker until the agent says that it is over."""
+
+    def __init__(self, tracker: str, folder: Path, make_report: MakeReport) -> None:
+        self._tracker = tracker
+        self._folder = folder
+        self._make_report = make_report
+        self._writer: TrackerWriter | None = None
+        self._theirs: dict[str, str] = {}
+        """The script's run that the writer was opened for."""
+        self._changes = LineFollower(folder / LIVE_CHANGES)
+        self._findings: deque[LoggedFinding] = deque(maxlen=MAX_PENDING)
+        self._last_step: int | None = None
+        self._rests_until_s = 0.0
+        self._pause_s = FIRST_PAUSE_S
+        self._failures = 0
+        self._last_error = ""
+
+    def run(self, control: int) -> None:
+        """Logs until the pipe from the agent ends."""
+        deadline = _Deadline(FIND_WITHIN_S)
+        is_over = _wait(control, lambda: self._script_run() or deadline.has_passed())
+        while is_over is None:
+            self._send_live()
+            is_over = _wait(control, _Deadline(SEND_EVERY_S).has_passed)
+        if is_over:
+            is_whole = self._attempt(self._finish)
+            self._say(self._words(is_whole))
+        elif self._writer is not None:
+            self._attempt(self._writer.close)
+
+    # Live
+
+    def _send_live(self) -> None:
+        self._read_findings()
+        if time.monotonic() < self._rests_until_s:
+            return
+        if self._attempt(self._send_new):
+            self._pause_s = FIRST_PAUSE_S
+        else:
+            self._rests_until_s = time.monotonic() + self._pause_s
+            self._pause_s = min(2 * self._pause_s, MAX_PAUSE_S)
+
+    def _send_new(self) -> None:
+        writer = self._open()
+        live = _read_live_state(self._folder)
+        if live is not None and live.step is not None and live.step != self._last_step:
+            writer.log_values(live_numbers(live.summary), live.step)
+            self._last_step = live.step
+        self._send_findings(writer)
+
+    def _read_findings(self) -> None:
+        lines, _ = self._changes.read_new()
+        for line in lines:
+            change = read_change(line)
+            if change is None or not _is_worth_logging(change):
+                continue
+            text = f"from step {change.since_step}: {change.summary} {change.action}".strip()
+            step = change.step or change.since_step
+            self._findings.append(LoggedFinding(change.kind, change.severity, text, step))
+
+    def _send_findings(self, writer: TrackerWriter) -> None:
+        while self._findings:
+            writer.log_finding(self._findings[0])
+            self._findings.popleft()
+
+    # The tracker
+
+    def _open(self) -> TrackerWriter:
+        """Returns the writer for the run that the script has open; once that is another, a new one.
+        A run of our own is kept, whatever the script opens later."""
+        theirs = self._script_run()
+        if self._writer is not None and (not self._theirs or theirs == self._theirs):
+            return self._writer
+        if self._writer is not None:
+            self._attempt(self._writer.close)
+        self._writer = _open_writer(self._tracker, self._logged_run(theirs))
+        self._theirs = theirs
+        return self._writer
+
+    def _logged_run(self, theirs: dict[str, str]) -> LoggedRun:
+        manifest = folders.read_manifest(self._folder)
+        return LoggedRun(
+            name=manifest.run_name,
+            traceml_id=traceml_id(self._folder / folders.SUMMARY),
+            folder=self._folder,
+            started_unix_s=manifest.started_unix_s,
+            working_folder=manifest.working_folder,
+            script_run=theirs,
+        )
+
+    def _script_run(self) -> dict[str, str]:
+        """Returns what the training process has found; empty where there is nothing yet."""
+        try:
+            content = read_regular(self._folder / MARKS / f"{SCRIPT_RUN_MARK}{self._tracker}")
+            found: dict[str, str] = json.loads(content)
+        except (OSError, ValueError):
+            return {}
+        return found
+
+    def _attempt(self, what: Callable[[], None]) -> bool:
+        """Does something with the tracker; whatever goes wrong is counted, kept and logged."""
+        try:
+            what()
+        except Exception as error:  # noqa: BLE001 - a package of somebody else's, said at the end
+            self._failures += 1
+            said = masked_message(" ".join(str(error).split()))
+            self._last_error = shorten(printable(f"{type(error).__name__}: {said}"), 300)
+            print(masked_message(traceback.format_exc()), file=sys.stderr)
+            return False
+        return True
+
+    # The end
+
+    def _finish(self) -> None:
+        writer = self._open()
+        self._read_findings()
+        self._send_findings(writer)
+        summary = read_summary(self._folder / folders.SUMMARY)
+        report = self._make_report(self._folder)
+        files = [report, self._folder / folders.SUMMARY, self._folder / folders.TEXT]
+        steps = None if summary.step_time is None else summary.step_time.metadata
+        found = summary.primary_diagnosis
+        texts = {VERDICT: found.status, DIAGNOSIS: found.summary, NEXT: found.action}
+        writer.finish(
+            LoggedEnd(
+                step=int((steps and steps.training_total_steps) or self._last_step or 0),
+                numbers=flat_numbers(summary),
+                texts={name: text for name, text in texts.items() if text},
+                summary_text=summary.text or "",
+                files=tuple(path for path in files if path is not None and path.is_file()),
+                has_failed=has_failed(summary, summary.exit_status),
+            )
+        )
+
+    def _words(self, is_whole: bool) -> str:
+        """Returns the line for the user."""
+        warning = TRACKERS[self._tracker].version_warning()
+        where = "" if self._writer is None else f": {self._writer.where}"
+        parts = [
+            f"logged to {self._tracker}{where}"
+            if is_whole
+            else f"not logged to {self._tracker}{where} ({self._last_error}); the summary is in "
+            f"{self._folder}"
+        ]
+        if is_whole and self._failures:
+            times = "once" if self._failures == 1 else f"{self._failures} times"
+            parts.append(f"live values could not be sent {times} ({self._last_error})")
+        stopped = folders.read_mark(self._folder, f"{STOPPED_MARK}{self._tracker}")
+        if stopped is not None:
+            parts.append(f"live values stopped: {stopped}")
+        return printable("; ".join([*parts, *([warning] if warning else [])]))
+
+    def _say(self, words: str) -> None:
+        try:
+            folders.write_mark(self._folder, f"{SAID_MARK}{self._tracker}", words)
+        except OSError as error:
+            print(f"{words} ({error})", file=sys.stderr)
+
+
+def _open_writer(tracker: str, run: LoggedRun) -> TrackerWriter:
+    """Returns the writer of a tracker; it imports the tracker's package and may raise anything."""
+    if tracker == "wandb":
+        from traceml.store.wandb_writer import WandbWriter
+
+        return WandbWriter(run)
+    if tracker == "tensorboard":
+        from traceml.store.tensorboard_writer import TensorboardWriter
+
+        return TensorboardWriter(run)
+    if tracker == "trackio":
+        from traceml.store.trackio_writer import TrackioWriter
+
+        return TrackioWriter(run)
+    from traceml.store.mlflow_writer import MlflowWriter
+
+    return MlflowWriter(run, lambda store: _push(store, run.folder / folders.SUMMARY))
+
+
+def _push(store: MlflowRuns, summary: Path) -> None:
+    """Sends a run as `traceml push` does; raises RefusedByServer where something was not taken."""
+    sent = push_run(store, summary)
+    if sent.problems:
+        raise RefusedByServer(f"not sent: {'; '.join(sent.problems)}")
+
+
+def _wait(control: int, is_due: Callable[[], object]) -> bool | None:
+    """Waits until something is due (`None`), or the pipe has ended: whether the run is over."""
+    while not is_due():
+        if select.select([control], [], [], LOOK_EVERY_S)[0]:
+            return os.read(control, len(OVER_MESSAGE)) == OVER_MESSAGE
+    return None
+
+
+def _is_worth_logging(change: LiveChange) -> bool:
+    """Whether a finding says more than that nothing was found."""
+    return change.severity != Severity.INFO.value or change.section == Section.STEP_TIME.value
+
+
+class _Deadline:
+    """A moment some seconds from now."""
+
+    def __init__(self, seconds: float) -> None:
+        self._at_s = time.monotonic() + seconds
+
+    def has_passed(self) -> bool:
+        return time.monotonic() >= self._at_s
+
+
+def _read_live_state(folder: Path) -> LiveState | None:
+    try:
+        return read_live(read_regular(folder / LIVE_STATE))
+    except OSError:
+        return None

@@ -1,0 +1,127 @@
+"""Logs a run to Weights & Biases.
+
+An open run can be written by the process alone that has it. So live values are left in a file, from
+which the training process logs them (`WandbValues` in `trace/open_trackers.py`), and the end, when
+that process is gone, goes to a run of our own in the script's project and group. Where the script
+has no run, everything goes to one of our own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from traceml.model.tracker import WANDB_VALUES_MARK
+from traceml.store.folder import write_mark
+from traceml.store.tracker_writer import (
+    FINDING_PREFIX,
+    OWN_PROJECT,
+    REPORT_TYPE,
+    LoggedEnd,
+    LoggedFinding,
+    LoggedRun,
+)
+
+INIT_TIMEOUT_S = 20
+STEP = "traceml/live/step"
+_OF_THE_SCRIPT = ("RUN_ID", "NAME", "RESUME", "NOTES", "RUN_GROUP", "JOB_TYPE", "SWEEP_ID", "TAGS")
+"""Settings in the environment that mean the script's own run, and would make ours the same one."""
+
+
+class WandbWriter:
+    """Logs beside the run that the script has open, or to one of our own."""
+
+    def __init__(self, run: LoggedRun) -> None:
+        self._run = run
+        self._live: dict[str, float | str] = {}
+        self._own: Any = None
+        for name in _OF_THE_SCRIPT:
+            os.environ.pop(f"WANDB_{name}", None)
+        if not run.script_run:
+            self._open()
+
+    @property
+    def where(self) -> str:
+        """The runs, as W&B names them; of one that is not sent yet, how it is."""
+        theirs = self._run.script_run
+        live = f"{theirs.get('project', '')}/{theirs['id']} and " if theirs else ""
+        if self._own is None:
+            return live.removesuffix(" and ")
+        sync = f" (offline: wandb sync {self._own_folder})" if self._own.offline else ""
+        return f"{live}{self._own.project}/{self._own.id}{sync}"
+
+    def log_values(self, values: Mapping[str, float], step: int) -> None:
+        """Logs numbers, with the training's step as their axis."""
+        self._log({**values, STEP: step})
+
+    def log_finding(self, finding: LoggedFinding) -> None:
+        """Logs a text."""
+        self._log({f"{FINDING_PREFIX}{finding.kind}": finding.text})
+
+    def finish(self, end: LoggedEnd) -> None:
+        """Logs the summary and the files to our own run, and closes that."""
+        if self._own is None:
+            self._open()
+        findings = {name: text for name, text in self._live.items() if isinstance(text, str)}
+        self._own.summary.update({**findings, **end.numbers, **end.texts})
+        artifact = self._wandb.Artifact(f"traceml-{self._run.traceml_id[:16]}", type=REPORT_TYPE)
+        for path in end.files:
+            artifact.add_file(str(path), name=path.name)
+        self._own.log_artifact(artifact)
+        self._own.finish(exit_code=1 if end.has_failed else 0)
+
+    def close(self) -> None:
+        """Closes our own run, where there is one."""
+        if self._own is not None:
+            self._own.finish()
+
+    def _log(self, values: Mapping[str, float | str]) -> None:
+        self._live |= values
+        if self._own is not None:
+            self._own.log(dict(values))
+            return
+        # A number that also grows from one process of ours to the next.
+        content = json.dumps({"number": time.time_ns(), "values": self._live})
+        write_mark(self._run.folder, WANDB_VALUES_MARK, content)
+
+    def _open(self) -> None:
+        """Opens a run of our own; offline where W&B cannot be reached, or does not know us."""
+        import wandb
+
+        self._wandb: Any = wandb
+        mode = self._run.script_run.get("mode") or os.environ.get("WANDB_MODE", "online")
+        try:
+            self._own = self._init(mode)
+        except wandb.errors.Error:
+            if mode != "online":
+                raise
+            self._own = self._init("offline")
+        self._own_folder = os.path.dirname(self._own.dir)  # noqa: PTH120 - as W&B names it
+        self._own.define_metric("traceml/live/*", step_metric=STEP)
+
+    def _init(self, mode: str) -> Any:
+        theirs = self._run.script_run
+        known = getattr(self._wandb.Settings, "model_fields", {})
+        quiet = {"x_disable_stats": True} if "x_disable_stats" in known else {}
+        name = f"{theirs.get('name') or theirs['id']}-traceml" if theirs else self._run.name
+        script_run = "/".join(
+            filter(None, (theirs.get("entity"), theirs.get("project"), theirs.get("id")))
+        )
+        return self._wandb.init(
+            id=f"traceml-{self._run.traceml_id[:16]}",
+            name=name,
+            entity=theirs.get("entity"),
+            project=theirs.get("project") or os.environ.get("WANDB_PROJECT") or OWN_PROJECT,
+            group=theirs.get("group") or theirs.get("id"),
+            job_type="traceml",
+            tags=["traceml"],
+            config={"traceml_run": self._run.name, "script_run": script_run or None},
+            dir=os.environ.get("WANDB_DIR") or theirs.get("folder") or self._run.working_folder,
+            resume="allow" if mode == "online" else None,
+            settings=self._wandb.Settings(
+                mode=mode, silent=True, console="off", init_timeout=INIT_TIMEOUT_S, **quiet
+            ),
+        )

@@ -1,0 +1,280 @@
+"""Finds the runs that the script has open in experiment trackers, for the processes that log there.
+
+Nothing is imported for it: modules that the script has loaded are looked at, at most once in
+`LOOK_EVERY_S`, and what is found is left in a small file. Only an open run of Weights & Biases can
+be written by nobody but the process that has it: `WandbValues` does that, in a thread of its own.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+from traceml.model.environment import LOG_TO
+from traceml.model.errors import UsageError
+from traceml.model.secrets import masked_message, without_credentials
+from traceml.model.tracker import (
+    LOG_TO_MARK,
+    SCRIPT_RUN_MARK,
+    STOPPED_MARK,
+    WANDB_VALUES_MARK,
+    parse_trackers,
+)
+from traceml.trace.forked import lock_for_forks
+from traceml.trace.interruptions import is_interruption
+from traceml.trace.marks import read_mark, write_mark
+from traceml.trace.script_objects import own_attributes
+from traceml.trace.session import Session
+
+LOOK_EVERY_S = 2.0
+VALUES_EVERY_S = 2.0
+"""How often it is asked whether there are new values for the open W&B run."""
+MAX_FORK_WAIT_S = 0.05
+"""How long a fork, such as that of a data loader's worker, waits for our call into W&B to end: such
+a call takes less than a millisecond, and one that hangs must not hold up the workers."""
+MAX_ERROR_LETTERS, MAX_REASON = 10_000, 300
+"""Of an exception's text what is searched for secrets, and what is kept of it."""
+_EVENT_THREAD = "tensorboard.summary.writer.event_file_writer"
+_EVENT_FILE = "tfevents"
+
+
+def look_for_runs(session: Session) -> None:
+    """Looks for open runs from now on, if `traceml run --log-to` asked for it.
+
+    The agent of this machine is asked, too: it may be another than that of the command.
+    """
+    try:
+        names = parse_trackers(os.environ[LOG_TO]) if os.environ.get(LOG_TO) else ()
+    except UsageError as error:  # the variable was set by hand
+        if is_interruption(error):
+            raise
+        names = ()
+    if names:
+        session.guard(ask_agent, any_thread=True)(session, names)
+
+
+def ask_agent(session: Session, names: tuple[str, ...]) -> None:
+    """Has the agent log the run to these trackers, besides those that it logs to already."""
+    asked = (read_mark(session.run_folder, LOG_TO_MARK) or b"").decode(errors="replace")
+    before = tuple(filter(None, asked.split(",")))
+    if not set(names) <= set(before):
+        wanted = ",".join(dict.fromkeys((*before, *names)))
+        write_mark(session.run_folder, LOG_TO_MARK, wanted.encode())
+    _trackers_of(session).add(names)
+
+
+def _trackers_of(session: Session) -> OpenTrackers:
+    if session.open_trackers is None:
+        session.open_trackers = OpenTrackers(session)
+    return session.open_trackers
+
+
+class OpenTrackers:
+    """The runs that the script has open, as rank 0 sees them from its training thread."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._names: set[str] = set()
+        self._due_s = 0.0
+        self._known: dict[str, dict[str, str]] = {}
+        self._wandb: WandbValues | None = None
+
+    def add(self, names: tuple[str, ...]) -> None:
+        """Looks for the runs of these trackers, too."""
+        if not self._names:
+            self._session.on_memory_reading.append(self._look)
+        self._names.update(names)
+
+    def _look(self) -> None:
+        now_s = time.monotonic()
+        if now_s < self._due_s or self._session.rank() != 0:
+            return
+        self._due_s = now_s + LOOK_EVERY_S
+        for name in tuple(self._names):
+            look = functools.partial(self._look_at, name)
+            self._session.guard(look, any_thread=True, failed=self._disable(name))()
+
+    def _disable(self, name: str) -> Callable[[BaseException], None]:
+        """What is done where a tracker's package raises, or nothing can be written: that tracker is
+        not looked at any more, training and tracing go on, and people are told at the end."""
+
+        def stop(error: BaseException) -> None:
+            self._names.discard(name)
+            _leave_reason(self._session, name, error)
+
+        return stop
+
+    def _look_at(self, name: str) -> None:
+        found = _FINDERS[name]()
+        if found is not None and found != self._known.get(name):
+            self._known[name] = found
+            content = json.dumps(found).encode()
+            write_mark(self._session.run_folder, f"{SCRIPT_RUN_MARK}{name}", content)
+        if name == "wandb" and found is not None:
+            self._log_to_open_run()
+
+    def _log_to_open_run(self) -> None:
+        run = sys.modules["wandb"].run
+        if self._wandb is None or not self._wandb.is_of(run):
+            self._wandb = WandbValues(self._session, run)
+            self._wandb.start()
+
+
+class WandbValues:
+    """Logs what the tracker process has left for the script's open W&B run, until that is closed.
+
+    In a thread of its own: whatever holds up W&B holds up no step. It never ends a row of the
+    script's: its values join the row that is open, or the next one.
+    """
+
+    def __init__(self, session: Session, run: Any) -> None:
+        self._session = session
+        self._run = run
+        self._number = 0
+        self._is_over = False
+        self._log = session.guard(self._log_new, any_thread=True, failed=self._end)
+        self._thread = threading.Thread(
+            target=self._follow, name="traceml-wandb", daemon=True
+        )  # daemon: the end of the script waits for nothing of ours
+
+    def start(self) -> None:
+        """Begins to log."""
+        self._thread.start()
+
+    def is_of(self, run: Any) -> bool:
+        """Whether this logs to a run, or did until it was closed."""
+        return self._run is run
+
+    def _follow(self) -> None:
+        while not self._is_over:
+            time.sleep(VALUES_EVERY_S)
+            self._log()
+
+    def _log_new(self) -> None:
+        if sys.modules["wandb"].run is not self._run:  # closed, or followed by another
+            self._is_over = True
+            return
+        content = read_mark(self._session.run_folder, WANDB_VALUES_MARK)
+        if content is None:
+            return
+        found = json.loads(content)
+        if found["number"] > self._number:
+            with _no_fork():  # a child would inherit W&B's locks as they are in this moment
+                if not self._number:  # charts of ours have the training's steps below them
+                    self._run.define_metric("traceml/*", step_metric="traceml/live/step")
+                self._number = found["number"]
+                self._run.log(found["values"], commit=False)
+
+    def _end(self, error: BaseException) -> None:
+        """The run was closed while we logged, or W&B fails: then it is left alone."""
+        self._is_over = True
+        is_open = getattr(sys.modules.get("wandb"), "run", None) is self._run
+        if is_open and not getattr(self._run, "_is_finished", False):
+            _leave_reason(self._session, "wandb", error)
+
+
+@functools.cache
+def _no_fork() -> AbstractContextManager[bool]:
+    """The one lock that keeps this process from forking; made when it is first needed, because
+    nothing can be unregistered."""
+    return lock_for_forks(MAX_FORK_WAIT_S)
+
+
+def _find_wandb() -> dict[str, str] | None:
+    run = getattr(sys.modules.get("wandb"), "run", None)
+    if run is None or getattr(run, "disabled", False):
+        return None
+    names = ("id", "name", "project", "entity", "group")
+    found = {name: getattr(run, name, None) for name in names}
+    is_offline = bool(getattr(run, "offline", False))
+    return {
+        **_texts(found),
+        "mode": "offline" if is_offline else "online",
+        "folder": str(Path.cwd()),
+    }
+
+
+def _find_mlflow() -> dict[str, str] | None:
+    """The run that is active in the training thread: MLflow keeps one for each thread."""
+    module = sys.modules.get("mlflow")
+    active_run = getattr(module, "active_run", None)
+    run = active_run() if active_run is not None else None
+    if module is None or run is None:
+        return None
+    uri = without_credentials(str(module.get_tracking_uri()))
+    found = {"id": run.info.run_id, "experiment": run.info.experiment_id, "uri": uri}
+    return {**_texts(found), "folder": str(Path.cwd())}
+
+
+def _find_tensorboard() -> dict[str, str] | None:
+    """The folder of the first `SummaryWriter` that is open: each has a thread that knows its
+    file."""
+    if _EVENT_THREAD not in sys.modules:
+        return None
+    files = sorted(filter(None, map(_event_file, threading.enumerate())))
+    if not files:
+        return None
+    _, file = files[0]
+    folder = os.path.dirname(file)  # noqa: PTH120 - it may be an address
+    return {"folder": folder if "://" in folder else os.path.abspath(folder)}  # noqa: PTH100
+
+
+def _event_file(thread: threading.Thread) -> tuple[str, str] | None:
+    """The name and the path of the file that a thread of TensorBoard's writes, if it is one."""
+    if type(thread).__module__ != _EVENT_THREAD:
+        return None
+    writer = own_attributes(own_attributes(thread).get("_record_writer"))
+    for value in own_attributes(writer.get("_writer")).values():
+        text = value.decode(errors="replace") if isinstance(value, bytes) else value
+        if isinstance(text, str) and _EVENT_FILE in text:
+            return os.path.basename(text), text  # noqa: PTH119 - begins with the time
+    return None
+
+
+def _find_trackio() -> dict[str, str] | None:
+    variables = sys.modules.get("trackio.context_vars")
+    current = getattr(variables, "current_run", None)
+    run = current.get() if current is not None else None
+    if run is None:
+        return None
+    space, server = getattr(run, "_space_id", None), getattr(run, "_server_base_url", None)
+    server = without_credentials(str(server)) if server else None
+    found = {"project": run.project, "name": run.name, "space": space, "server": server}
+    return _texts(found)
+
+
+_FINDERS: dict[str, Callable[[], dict[str, str] | None]] = {
+    "wandb": _find_wandb,
+    "mlflow": _find_mlflow,
+    "tensorboard": _find_tensorboard,
+    "trackio": _find_trackio,
+}
+
+
+def _texts(values: dict[str, Any]) -> dict[str, str]:
+    return {name: str(value) for name, value in values.items() if value}
+
+
+def _leave_reason(session: Session, name: str, error: BaseException) -> None:
+    """Leaves why no more is logged to a tracker from here, for the line that is said at the end."""
+
+    def leave() -> None:
+        text = f"{type(error).__name__}: {error}"[:MAX_ERROR_LETTERS]
+        words = masked_message(" ".join(text.split()))
+        try:
+            reason = words[:MAX_REASON].encode(errors="replace")
+            write_mark(session.run_folder, f"{STOPPED_MARK}{name}", reason)
+        except OSError as trouble:
+            if is_interruption(trouble):
+                raise
+            # the disk is full, and the agent says so
+
+    session.guard(leave, any_thread=True)()  # the text of an exception is somebody else's code

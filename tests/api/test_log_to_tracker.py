@@ -1,0 +1,235 @@
+"""What is logged of a run, whichever tracker it is, and what a tracker that fails leads to."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from factories import make_run
+from run_folders import write_run
+from traceml.agent.close import summarise
+from traceml.api import log_to_tracker
+from traceml.api.log_to_tracker import RunLogger
+from traceml.model.tracker import OVER_MESSAGE, SAID_MARK, SCRIPT_RUN_MARK, STOPPED_MARK, Tracker
+from traceml.store import folder as folders
+from traceml.store.line_files import LIVE_CHANGES, LIVE_STATE
+from traceml.store.tracker_writer import LoggedEnd, LoggedFinding, LoggedRun
+from traceml.summaries.build import flat_numbers
+from traceml.summaries.live_record import LiveChange, LiveState
+from traceml.summaries.record import FailureSummary, Summary
+
+
+@dataclass
+class Recording:
+    """A tracker that keeps what is logged, and fails when it is told to."""
+
+    fails: int = 0
+    run: LoggedRun | None = None
+    values: list[tuple[Mapping[str, float], int]] = field(default_factory=list)
+    findings: list[LoggedFinding] = field(default_factory=list)
+    end: LoggedEnd | None = None
+    is_closed: bool = False
+    where: str = "somewhere"
+
+    def open(self, tracker: str, run: LoggedRun) -> Recording:
+        self.run = run
+        return self
+
+    def _fail(self) -> None:
+        if self.fails:
+            self.fails -= 1
+            raise ZeroDivisionError("https://user:hunter2@host is down")
+
+    def log_values(self, values: Mapping[str, float], step: int) -> None:
+        self._fail()
+        self.values.append((values, step))
+
+    def log_finding(self, finding: LoggedFinding) -> None:
+        self.findings.append(finding)
+
+    def finish(self, end: LoggedEnd) -> None:
+        self._fail()
+        self.end = end
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+@pytest.fixture
+def tracker(monkeypatch: pytest.MonkeyPatch) -> Recording:
+    found = Recording()
+    monkeypatch.setattr(log_to_tracker, "_open_writer", found.open)
+    monkeypatch.setattr(Tracker, "version", lambda self: None)
+    return found
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A run that is over, with what live views were shown of it."""
+    folder = write_run(tmp_path / "logs" / "run", make_run())
+    summary = summarise(folder)
+    live = LiveState(unix_s=1.0, step=40, findings=(), summary=summary)
+    (folder / LIVE_STATE).write_bytes(msgspec.json.encode(live))
+    kinds = (("INPUT_BOUND", "warn", "step_time"), ("BALANCED", "info", "step_memory"))
+    changes = [
+        LiveChange(1.0, 30, section, kind, severity, 7, (0,), "It waits.", "Add workers.")
+        for kind, severity, section in kinds
+    ]
+    lines = [msgspec.json.encode(change) + b"\n" for change in changes]
+    (folder / LIVE_CHANGES).write_bytes(b"".join([*lines, b"{}\n"]))
+    return folder
+
+
+@contextmanager
+def agent_says(words: bytes) -> Iterator[int]:
+    """The pipe from an agent that has said so and is gone."""
+    reader, writer = os.pipe()
+    os.write(writer, words)
+    os.close(writer)
+    try:
+        yield reader
+    finally:
+        os.close(reader)
+
+
+def make_report(folder: Path) -> Path | None:
+    (folder / "report.html").write_text("a report")
+    return folder / "report.html"
+
+
+def log(folder: Path, words: bytes = OVER_MESSAGE, live: int = 0) -> str | None:
+    """Logs a run with so many looks at its live state; what the user is told."""
+    logger = RunLogger("wandb", folder, make_report)
+    for _ in range(live):
+        logger._rests_until_s = 0.0
+        logger._send_live()
+    with agent_says(words) as control:
+        logger.run(control)
+    return folders.read_mark(folder, f"{SAID_MARK}wandb")
+
+
+def test_the_end_has_the_numbers_of_the_summary_its_verdict_and_the_files(
+    folder: Path, tracker: Recording
+) -> None:
+    assert log(folder) == "logged to wandb: somewhere"
+    summary = summarise(folder)
+    assert tracker.end is not None and tracker.end.numbers == flat_numbers(summary)
+    assert tracker.end.texts["traceml/verdict"] == summary.primary_diagnosis.status
+    assert tracker.end.step == summary.step_time.metadata.training_total_steps  # type: ignore[union-attr]
+    names = [path.name for path in tracker.end.files]
+    assert names == ["report.html", "final_summary.json", "final_summary.txt"]
+    assert not tracker.end.has_failed
+
+
+def test_a_run_that_raised_has_failed_though_nobody_saw_its_exit_status(
+    folder: Path, tracker: Recording, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    summary = Summary(failure=FailureSummary(kind="EXCEPTION"))
+    monkeypatch.setattr(log_to_tracker, "read_summary", lambda path: summary)
+    log(folder)
+    assert tracker.end is not None and tracker.end.has_failed
+
+
+def test_live_values_are_sent_once_for_a_step_under_names_of_their_own(
+    folder: Path, tracker: Recording
+) -> None:
+    log(folder, live=3)
+    ((values, step),) = tracker.values
+    assert step == 40 and values["traceml/live/step_time_ms"] > 0
+    assert all(name.startswith("traceml/live/") for name in values)
+
+
+def test_findings_are_sent_but_not_that_nothing_was_found(folder: Path, tracker: Recording) -> None:
+    log(folder, live=2)
+    expected = "from step 7: It waits. Add workers."
+    assert tracker.findings == [LoggedFinding("INPUT_BOUND", "warn", expected, 30)]
+
+
+def test_the_run_that_the_script_has_open_is_passed_on(folder: Path, tracker: Recording) -> None:
+    folders.write_mark(folder, f"{SCRIPT_RUN_MARK}wandb", json.dumps({"id": "abc"}))
+    log(folder)
+    assert tracker.run is not None and tracker.run.script_run == {"id": "abc"}
+
+
+def test_the_next_run_that_the_script_opens_is_followed(folder: Path, tracker: Recording) -> None:
+    logger = RunLogger("wandb", folder, make_report)
+    for name in ("first", "second"):
+        folders.write_mark(folder, f"{SCRIPT_RUN_MARK}wandb", json.dumps({"id": name}))
+        logger._send_live()
+        assert tracker.run is not None and tracker.run.script_run == {"id": name}
+    assert tracker.is_closed
+
+
+def test_a_run_of_our_own_is_kept(folder: Path, tracker: Recording) -> None:
+    logger = RunLogger("wandb", folder, make_report)
+    logger._send_live()
+    folders.write_mark(folder, f"{SCRIPT_RUN_MARK}wandb", json.dumps({"id": "late"}))
+    logger._send_live()
+    assert tracker.run is not None and tracker.run.script_run == {} and not tracker.is_closed
+
+
+def test_a_tracker_that_fails_at_first_misses_nothing(folder: Path, tracker: Recording) -> None:
+    tracker.fails = 2
+    said = log(folder, live=3)
+    assert len(tracker.values) == 1 and len(tracker.findings) == 1 and tracker.end is not None
+    assert said is not None and "live values could not be sent 2 times" in said
+
+
+def test_after_a_failure_the_tracker_is_left_alone_for_a_while(
+    folder: Path, tracker: Recording
+) -> None:
+    tracker.fails = 1
+    logger = RunLogger("wandb", folder, make_report)
+    logger._send_live()
+    logger._send_live()
+    assert tracker.values == []
+
+
+def test_a_tracker_that_fails_at_the_end_is_said_without_secrets(
+    folder: Path, tracker: Recording, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tracker.fails = 1
+    said = log(folder)
+    logged = capsys.readouterr().err
+    assert "in finish" in logged and "ZeroDivisionError" in logged and "hunter2" not in logged
+    assert said is not None and said.startswith("not logged to wandb")
+    assert "ZeroDivisionError" in said and str(folder) in said and "hunter2" not in said
+
+
+def test_why_the_training_process_stopped_is_said(folder: Path, tracker: Recording) -> None:
+    folders.write_mark(folder, f"{STOPPED_MARK}wandb", "CommError: quota")
+    assert log(folder) == "logged to wandb: somewhere; live values stopped: CommError: quota"
+
+
+def test_an_unknown_version_is_used_and_named(
+    folder: Path, tracker: Recording, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Tracker, "version", lambda self: "99.0")
+    said = log(folder)
+    assert tracker.end is not None
+    assert said is not None and said.count("wandb 99.0 is outside the versions") == 1
+
+
+def test_without_its_agent_it_closes_what_it_opened_and_says_nothing(
+    folder: Path, tracker: Recording
+) -> None:
+    assert log(folder, words=b"", live=1) is None
+    assert tracker.is_closed and tracker.end is None
+
+
+def test_a_report_that_cannot_be_written_is_left_out(folder: Path, tracker: Recording) -> None:
+    def fails(folder: Path) -> Any:
+        return None
+
+    with agent_says(OVER_MESSAGE) as control:
+        RunLogger("wandb", folder, fails).run(control)
+    assert tracker.end is not None
+    assert [path.name for path in tracker.end.files] == ["final_summary.json", "final_summary.txt"]

@@ -1,0 +1,220 @@
+"""`--log-to` with the real packages of trackers, offline: what arrives where people look."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from processes import PATIENCE_S, PYTHON, TRACEML, Finished, run, started, wait_until
+from traceml.model.tracked_run import TrackedRun
+from traceml.store.run_sources import open_source
+
+for package in ("tensorboard", "wandb"):
+    pytest.importorskip(package)
+
+HAS_TRACKIO = find_spec("trackio") is not None
+NAMES = ["wandb", "tensorboard", *(["trackio"] if HAS_TRACKIO else [])]
+needs_trackio = pytest.mark.skipif(not HAS_TRACKIO, reason="trackio is not installed")
+LIVE, FINAL = "traceml/live/step_time_ms", "traceml/step_time_ms"
+FILES = {"report.html", "final_summary.json", "final_summary.txt"}
+TRAIN = """
+import torch
+model = torch.nn.Linear(64, 64)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+def step():
+    loss = model(torch.randn(32, 64)).pow(2).mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    return loss.item()
+"""
+WITH_RUNS = f"""{TRAIN}
+import time
+from pathlib import Path
+import wandb
+from torch.utils.tensorboard import SummaryWriter
+run = wandb.init(project="demo", name="mine", mode="offline")
+writer = SummaryWriter("events")
+if {HAS_TRACKIO}:
+    import trackio
+    trackio.init(project="demo", name="mine", auto_log_cpu=False)
+count, deadline = 0, time.monotonic() + {PATIENCE_S}
+def train():
+    global count
+    time.sleep(0.01)
+    loss = step()
+    run.log({{"loss": loss, "count": count}}) if wandb.run else None
+    writer.add_scalar("loss", loss, count)
+    if {HAS_TRACKIO}:
+        trackio.log({{"loss": loss}}, step=count)
+    count += 1
+while not (Path("stop").exists() and {LIVE!r} in run.summary.keys()):
+    assert time.monotonic() < deadline
+    train()
+Path("rows").write_text(str(count))
+run.finish()  # training goes on
+for _ in range(50):
+    train()
+"""
+WITHOUT_RUNS = f"""{TRAIN}
+import traceml
+traceml.init(run_name="alone")
+traceml.log_to(*{NAMES})
+for _ in range(200):
+    step()
+"""
+
+
+def environment(place: Path) -> dict[str, str | None]:
+    """Nobody is logged in anywhere; what trackers keep goes into a folder of the test's."""
+    return {
+        "HOME": str(place),
+        "HF_HUB_OFFLINE": "1",
+        "TRACKIO_DIR": str(place / "trackio"),
+        "WANDB_API_KEY": None,
+        "WANDB_DIR": str(place),
+        "WANDB_BASE_URL": "http://127.0.0.1:9",  # nothing listens there
+    }
+
+
+@pytest.fixture(scope="module")
+def beside(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    """A script that has runs of its own open."""
+    place = tmp_path_factory.mktemp("beside")
+    words = ["run", "--mode=summary", "--run-name", "mine", "--log-to", ",".join(NAMES)]
+    command = [TRACEML, *words, "train.py"]
+    with started(command, place, WITH_RUNS, environment(place)) as running:
+        if HAS_TRACKIO:
+            wait_until(lambda: LIVE in logged_to_trackio(place, "demo"), "trackio has live values")
+        wait_until(lambda: has_events(place), "there are live values in an event file")
+        (place / "stop").touch()
+        finished = running.finish()
+    assert finished.status == 0, finished.stderr
+    return finished
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    """A script under plain python that has none, and asks for trackers itself."""
+    place = tmp_path_factory.mktemp("alone")
+    (place / "train.py").write_text(WITHOUT_RUNS)
+    finished = run([PYTHON, "train.py"], place, env=environment(place))
+    assert finished.status == 0, finished.stderr
+    return finished
+
+
+def events(folder: Path) -> TrackedRun:
+    (found,) = open_source(f"tensorboard:{folder}").find_runs()
+    return found
+
+
+def has_events(place: Path) -> bool:
+    folder = place / "events/traceml"
+    return folder.is_dir() and LIVE in events(folder).histories
+
+
+def wandb_runs(place: Path) -> dict[str, TrackedRun]:
+    return {run.name: run for run in open_source(f"wandb:{place / 'wandb'}").find_runs()}
+
+
+def trackio_storage(place: Path) -> Any:
+    from trackio import sqlite_storage, utils
+
+    sqlite_storage.TRACKIO_DIR = utils.TRACKIO_DIR = place / "trackio"
+    return sqlite_storage.SQLiteStorage
+
+
+def logged_to_trackio(place: Path, project: str, run: str = "mine") -> dict[str, Any]:
+    """The last value of everything that was logged."""
+    if not (place / "trackio" / f"{project}.db").exists():
+        return {}
+    rows = trackio_storage(place).get_logs(project, run)
+    return {name: value for row in rows for name, value in row.items()}
+
+
+def lines(finished: Finished) -> list[str]:
+    return [line for line in finished.lines_of_ours() if "logged to" in line]
+
+
+def test_live_values_join_the_rows_of_the_scripts_own_wandb_run(beside: Finished) -> None:
+    mine = wandb_runs(beside.cwd)["mine"]
+    rows = int((beside.cwd / "rows").read_text())
+    assert [point.step for point in mine.histories["loss"]] == list(range(rows))
+    live = mine.histories[LIVE]
+    assert live and all(point.value > 0 for point in live)
+    assert {point.step for point in live} <= set(range(rows + 1))
+    assert [point.value for point in mine.histories["traceml/live/step"]][-1] <= rows
+    assert "traceml/live/steps_per_s" in mine.histories
+
+
+def test_the_end_goes_to_a_wandb_run_beside_it(beside: Finished) -> None:
+    runs = wandb_runs(beside.cwd)
+    ours = runs["mine-traceml"]
+    assert ours.params["traceml_run"] == "mine"
+    assert str(ours.params["script_run"]).startswith("demo/")
+    summary = beside.summary
+    assert ours.last_values[FINAL] == summary["step_time"]["global"]["average"]["step_time_ms"]
+    assert files_in_artifact(beside.cwd) == FILES
+    assert any("wandb sync" in line for line in lines(beside))
+
+
+def files_in_artifact(place: Path) -> set[str]:
+    """The files of the one artifact that was logged, from what W&B kept on disk."""
+    from traceml.store.wandb_runs import _import_record, _payloads
+
+    (path,) = place.glob("wandb/offline-run-*/run-traceml-*.wandb")
+    records = map(_import_record().FromString, _payloads(path.read_bytes()))
+    (artifact,) = [record.artifact for record in records if record.HasField("artifact")]
+    return {entry.path for entry in artifact.manifest.contents}
+
+
+def test_tensorboard_shows_ours_below_the_scripts(beside: Finished) -> None:
+    theirs, ours = events_of(beside.cwd / "events")
+    assert LIVE not in theirs.histories and len(theirs.histories["loss"]) > 50
+    average = beside.summary["step_time"]["global"]["average"]
+    assert ours.histories[FINAL][-1].value == pytest.approx(average["step_time_ms"])
+    assert {path.name for path in (beside.cwd / "events/traceml").iterdir()} >= FILES
+
+
+def events_of(folder: Path) -> tuple[TrackedRun, TrackedRun]:
+    found = {run.name: run for run in open_source(f"tensorboard:{folder}").find_runs()}
+    return found["events"], found["traceml"]
+
+
+@needs_trackio
+def test_everything_is_in_the_scripts_own_trackio_run(beside: Finished) -> None:
+    logged = logged_to_trackio(beside.cwd, "demo")
+    assert {"loss", LIVE, FINAL} <= logged.keys()
+    assert logged["traceml/verdict"] == beside.summary["primary_diagnosis"]["status"]
+    alerts = trackio_storage(beside.cwd).get_alerts("demo")
+    assert alerts and all(alert["run"] == "mine" for alert in alerts)
+    stored = [path for path in (beside.cwd / "trackio/artifacts").rglob("*") if path.is_file()]
+    sizes = {path.stat().st_size for path in stored}
+    assert (beside.folder / "report.html").stat().st_size in sizes
+
+
+def test_without_runs_of_the_scripts_there_are_ours(alone: Finished) -> None:
+    average = alone.summary["step_time"]["global"]["average"]["step_time_ms"]
+    ours = wandb_runs(alone.cwd)["alone"]
+    assert ours.last_values[FINAL] == average
+    if HAS_TRACKIO:
+        assert logged_to_trackio(alone.cwd, "traceml", "alone")[FINAL] == average
+    found = events(alone.folder / "tensorboard")
+    assert found.histories[FINAL][-1].value == pytest.approx(average)
+    assert (alone.folder / "report.html").is_file()
+
+
+def test_who_is_not_logged_in_logs_offline(alone: Finished) -> None:
+    (wandb,) = [line for line in lines(alone) if "wandb" in line]
+    assert "offline: wandb sync" in wandb
+    assert len(lines(alone)) == len(NAMES)
+    assert not any("not logged" in line for line in lines(alone))
+
+
+def test_nothing_stays_behind(beside: Finished, alone: Finished) -> None:
+    for finished in (beside, alone):
+        finished.wait_until_none_is_left()
+        assert not finished.left()
