@@ -1,0 +1,85 @@
+"""What OpenTelemetry's own variables say about the collector that a run is sent to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from urllib.parse import urlsplit
+
+METRICS, LOGS = "metrics", "logs"
+"""OpenTelemetry's signals that are sent."""
+DEFAULT_INTERVAL_S = 10.0
+"""Between two exports, where `OTEL_METRIC_EXPORT_INTERVAL` says nothing."""
+INSTALL = "pip install 'traceml-insight[otel]'"
+
+
+def wanted_signals(environment: Mapping[str, str]) -> tuple[str, ...]:
+    """Returns the signals for which OpenTelemetry's variables name a collector."""
+    if environment.get("OTEL_SDK_DISABLED", "").lower() == "true":
+        return ()
+    return tuple(
+        signal
+        for signal in (METRICS, LOGS)
+        if _endpoint(environment, signal)
+        and environment.get(f"OTEL_{signal.upper()}_EXPORTER", "otlp").lower() != "none"
+    )
+
+
+def why_not_exported(environment: Mapping[str, str]) -> str | None:
+    """Returns why nothing can be sent though a collector is named, in words for people."""
+    wanted = wanted_signals(environment)
+    if not wanted:
+        return None
+    if not _is_installed():
+        return (
+            f"no metrics are sent to {shown_collector(environment, wanted)}: this Python has no "
+            f"OpenTelemetry exporter; {INSTALL}"
+        )
+    protocols = {_variable(environment, "PROTOCOL", signal) for signal in wanted}
+    if "grpc" in protocols:
+        return (
+            f"no metrics are sent to {shown_collector(environment, wanted)}: its protocol is grpc, "
+            "and http/protobuf is spoken here; name the collector's port for HTTP (4318) and set "
+            "OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf"
+        )
+    return None
+
+
+def _is_installed() -> bool:
+    try:
+        return find_spec("opentelemetry.exporter.otlp.proto.http") is not None
+    except ModuleNotFoundError:  # not even the package around it
+        return False
+
+
+def _variable(environment: Mapping[str, str], name: str, signal: str) -> str:
+    own = environment.get(f"OTEL_EXPORTER_OTLP_{signal.upper()}_{name}")
+    return own or environment.get(f"OTEL_EXPORTER_OTLP_{name}", "")
+
+
+def _endpoint(environment: Mapping[str, str], signal: str) -> str:
+    return _variable(environment, "ENDPOINT", signal)
+
+
+def shown_collector(environment: Mapping[str, str], signals: Sequence[str]) -> str:
+    """Returns the collector's address without what may be secret in it."""
+    parts = urlsplit(_endpoint(environment, signals[0]))
+    try:
+        port = f":{parts.port}" if parts.port else ""
+    except ValueError:
+        port = ""
+    return f"{parts.scheme}://{parts.hostname or ''}{port}"
+
+
+def interval_s_in(environment: Mapping[str, str]) -> float:
+    """Returns the seconds between two exports."""
+    try:
+        return max(0.1, float(environment["OTEL_METRIC_EXPORT_INTERVAL"]) / 1e3)
+    except (KeyError, ValueError):
+        return DEFAULT_INTERVAL_S
+
+
+def names_service(environment: Mapping[str, str]) -> bool:
+    """Returns whether they say what the service is called."""
+    named = environment.get("OTEL_RESOURCE_ATTRIBUTES", "")
+    return "OTEL_SERVICE_NAME" in environment or "service.name=" in named

@@ -1,0 +1,45 @@
+"""What OpenTelemetry's variables say, also where its packages are missing."""
+
+from __future__ import annotations
+
+import pytest
+
+from traceml.agent import otlp_settings
+from traceml.agent.otlp_settings import (
+    LOGS,
+    METRICS,
+    interval_s_in,
+    wanted_signals,
+    why_not_exported,
+)
+
+ENDPOINT = {"OTEL_EXPORTER_OTLP_ENDPOINT": "https://me:secret@collector:4318/secret"}
+
+
+@pytest.mark.parametrize(
+    ("environment", "signals"),
+    [
+        ({}, ()),
+        (ENDPOINT, (METRICS, LOGS)),
+        ({"OTEL_EXPORTER_OTLP_LOGS_ENDPOINT": "http://c/v1/logs"}, (LOGS,)),
+        ({**ENDPOINT, "OTEL_METRICS_EXPORTER": "none"}, (LOGS,)),
+        ({**ENDPOINT, "OTEL_SDK_DISABLED": "TRUE"}, ()),
+    ],
+)
+def test_the_variables_choose_what_is_sent(environment: dict[str, str], signals: tuple[str, ...]):
+    assert wanted_signals(environment) == signals
+
+
+def test_missing_packages_are_said_where_a_collector_is_named(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(otlp_settings, "find_spec", lambda name: None)
+    assert why_not_exported({}) is None
+    said = why_not_exported(ENDPOINT)
+    assert said == (
+        "no metrics are sent to https://collector:4318: this Python has no OpenTelemetry exporter; "
+        "pip install 'traceml-insight[otel]'"
+    )
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("2500", 2.5), ("0", 0.1), ("soon", 10.0)])
+def test_the_interval_is_opentelemetrys(text: str, seconds: float):
+    assert interval_s_in({"OTEL_METRIC_EXPORT_INTERVAL": text}) == seconds
