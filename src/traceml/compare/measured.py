@@ -14,7 +14,7 @@ from traceml.compare.blocks import errors_of_steps
 from traceml.compare.record import SIGNIFICANT, Delta
 from traceml.compare.sides import Sides
 from traceml.compare.statistics import RatioEstimate
-from traceml.compare.students_t import MeanError, reach, together, two_sided_p
+from traceml.compare.students_t import CONFIDENCE, MeanError, reach, together, two_sided_p
 from traceml.compare.terms import Endpoint
 from traceml.model.finding import Section
 from traceml.summaries.record import SectionSummary, Summary
@@ -39,6 +39,9 @@ class Observed:
     """The test behind the p-value of a logged metric's `delta`; that of a ratio is in `change`."""
     run_spread: MeanError | None = None
     """The standard deviation of a logged metric from run to run."""
+    deciding_interval: tuple[float, float] | None = None
+    """Of a logged metric's `delta`, at the confidence of one look; that of a ratio is in
+    `change`."""
 
     @property
     def got_worse(self) -> bool:
@@ -148,7 +151,12 @@ def _around(delta: Delta, distance: float) -> Delta:
     return structs.replace(delta, interval=(low, high)) if is_number else delta
 
 
-def delta_of(a: Sequence[float | None], b: Sequence[float | None], sides: Sides) -> Delta:
+def delta_of(
+    a: Sequence[float | None],
+    b: Sequence[float | None],
+    sides: Sides,
+    confidence: float = CONFIDENCE,
+) -> Delta:
     """Returns one metric's change, with interval and p-value for several runs; `a` and `b` are by
     run."""
     known = known_of(a, b, sides)
@@ -158,7 +166,7 @@ def delta_of(a: Sequence[float | None], b: Sequence[float | None], sides: Sides)
     error = _error_of_runs(Known(left, right, known.paired))  # extreme numbers have no squares
     if plain.delta is None or error is None:
         return plain
-    found = _around(plain, (reach(error) if error.size else 0.0) * scale)
+    found = _around(plain, (reach(error, confidence) if error.size else 0.0) * scale)
     return structs.replace(found, p=two_sided_p(plain.delta / scale, error))
 
 
@@ -189,8 +197,12 @@ def known_of(a: Sequence[float | None], b: Sequence[float | None], sides: Sides)
     return Known([x for x in a if x is not None], [y for y in b if y is not None])
 
 
-def observe(endpoint: Endpoint, sides: Sides) -> Observed:
-    """Returns how an endpoint changed between the sides."""
+def observe(endpoint: Endpoint, sides: Sides, confidence: float = CONFIDENCE) -> Observed:
+    """Returns how an endpoint changed between the sides.
+
+    `confidence` is that of the interval which decides, with several runs per side; the interval in
+    the table of metrics is the 95 % one of every other metric.
+    """
     section = endpoint.section
     assert section is not None, "a logged metric is observed by observe_logged"
     found = [[values(section, run) for run in side] for side in (sides.a, sides.b)]
@@ -213,9 +225,9 @@ def observe(endpoint: Endpoint, sides: Sides) -> Observed:
     if len(known.a) + len(known.b) < 3:
         return Observed(endpoint, metric, delta)
     test = statistics.between_pairs if known.paired else statistics.between_groups
-    change = test(known.a, known.b)
+    delta = _with_change(delta, test(known.a, known.b))
     ranks = statistics.rank_test(known.a, known.b, known.paired)
-    return Observed(endpoint, metric, _with_change(delta, change), change, ranks)
+    return Observed(endpoint, metric, delta, test(known.a, known.b, confidence), ranks)
 
 
 def _sides_measured(delta: Delta) -> int:

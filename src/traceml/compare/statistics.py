@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 from typing import TypeVar
 
-from traceml.compare.students_t import MeanError, reach, together, two_sided_p
+from traceml.compare.students_t import CONFIDENCE, MeanError, reach, together, two_sided_p
 
 MIN_RUNS_FOR_RANK_TEST = 5
 """Per side: with three, a rank test cannot reach a p-value below 0.10; with four, barely."""
@@ -26,7 +26,7 @@ _MAX_LOG = 700.0
 
 @dataclass(frozen=True, slots=True)
 class RatioEstimate:
-    """A ratio B / A with its 95 % confidence interval."""
+    """A ratio B / A with its confidence interval."""
 
     ratio: float
     low: float
@@ -39,6 +39,8 @@ class RatioEstimate:
     from the run's own steps."""
     freedom: float | None = None
     """The degrees of freedom of that spread."""
+    confidence: float = CONFIDENCE
+    """The probability that the interval holds the true ratio."""
 
     @property
     def excludes_none(self) -> bool:
@@ -68,7 +70,9 @@ def between_two_runs(
     return change and replace(change, log_spread=error.size / math.sqrt(2), freedom=error.freedom)
 
 
-def between_groups(a: Sequence[float], b: Sequence[float]) -> RatioEstimate | None:
+def between_groups(
+    a: Sequence[float], b: Sequence[float], confidence: float = CONFIDENCE
+) -> RatioEstimate | None:
     """Returns the ratio of three or more runs in all, by Welch's test on logarithms."""
     logs_a, logs_b = [math.log(x) for x in a], [math.log(x) for x in b]
     difference = fmean(logs_b) - fmean(logs_a)
@@ -79,21 +83,23 @@ def between_groups(a: Sequence[float], b: Sequence[float]) -> RatioEstimate | No
         error = MeanError(spread * math.sqrt(1 / len(a) + 1 / len(b)), len(larger) - 1)
         spread_of_runs = MeanError(spread, len(larger) - 1)
         method = "one run against the spread of the others"
-        return _tested(difference, error, method, spread_of_runs)
+        return _tested(difference, error, method, spread_of_runs, confidence)
     error = together((mean_error(logs_a), mean_error(logs_b)))
     spread = math.sqrt((stdev(logs_a) ** 2 + stdev(logs_b) ** 2) / 2)
     spread_of_runs = MeanError(spread, len(a) + len(b) - 2)
-    return _tested(difference, error, "Welch's t test on logarithms", spread_of_runs)
+    method = "Welch's t test on logarithms"
+    return _tested(difference, error, method, spread_of_runs, confidence)
 
 
-def between_pairs(a: Sequence[float], b: Sequence[float]) -> RatioEstimate | None:
+def between_pairs(
+    a: Sequence[float], b: Sequence[float], confidence: float = CONFIDENCE
+) -> RatioEstimate | None:
     """Returns the ratio of paired runs (same seed or fold), by the paired t-test on logarithms."""
     differences = [math.log(y) - math.log(x) for x, y in zip(a, b, strict=True)]
     # Half of a pair's variance is what one run has left once its partner is taken into account.
     spread = MeanError(stdev(differences) / math.sqrt(2), len(differences) - 1)
-    return _tested(
-        fmean(differences), mean_error(differences), "paired t test on logarithms", spread
-    )
+    method = "paired t test on logarithms"
+    return _tested(fmean(differences), mean_error(differences), method, spread, confidence)
 
 
 def mean_error(values: Sequence[float]) -> MeanError:
@@ -129,11 +135,16 @@ def rank_test(a: Sequence[float], b: Sequence[float], paired: bool) -> tuple[str
 
 
 def _tested(
-    difference: float, error: MeanError, method: str, spread: MeanError
+    difference: float, error: MeanError, method: str, spread: MeanError, confidence: float
 ) -> RatioEstimate | None:
-    change = _change(difference, reach(error) if error.size else 0.0, method)
-    p = two_sided_p(difference, error)
-    return change and replace(change, p=p, log_spread=spread.size, freedom=spread.freedom)
+    change = _change(difference, reach(error, confidence) if error.size else 0.0, method)
+    return change and replace(
+        change,
+        p=two_sided_p(difference, error),
+        log_spread=spread.size,
+        freedom=spread.freedom,
+        confidence=confidence,
+    )
 
 
 def _change(log_ratio: float, log_reach: float, method: str) -> RatioEstimate | None:

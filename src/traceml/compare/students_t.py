@@ -37,21 +37,21 @@ def together(errors: Sequence[MeanError]) -> MeanError:
     if size == 0:
         return MeanError(0.0, sum(error.freedom for error in errors))
     # Shares, not fourth powers: those of an error of a billionth are zero.
-    doubt = math.fsum((error.size / size) ** 4 / error.freedom for error in errors)
-    return MeanError(size, 1 / doubt)
+    inverse_freedom = math.fsum((error.size / size) ** 4 / error.freedom for error in errors)
+    return MeanError(size, 1 / inverse_freedom)
 
 
-def reach(error: MeanError) -> float:
-    """Returns half the width of the 95 % confidence interval."""
-    return quantile(error.freedom) * error.size
+def reach(error: MeanError, confidence: float = CONFIDENCE) -> float:
+    """Returns half the width of the confidence interval."""
+    return quantile(error.freedom, confidence) * error.size
 
 
-def quantile(freedom: float) -> float:
+def quantile(freedom: float, confidence: float = CONFIDENCE) -> float:
     """Returns how many standard errors that is."""
-    if freedom < MIN_DEGREES_OF_FREEDOM:
+    if freedom < MIN_DEGREES_OF_FREEDOM or confidence != CONFIDENCE:
         from scipy import special  # late: two summaries are compared without it
 
-        return float(special.stdtrit(freedom, _TAIL))
+        return float(special.stdtrit(freedom, 1 - (1 - confidence) / 2))
     return _Z + sum(term / freedom ** (power + 1) for power, term in enumerate(_TERMS))
 
 

@@ -1,0 +1,86 @@
+"""The temporary worktrees of a benchmark, and how a run in one of them is ended."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from repositories import commit, git, make_repository
+from traceml.api.bench import run_until
+from traceml.api.bench_checkouts import Repository
+from traceml.model.errors import UsageError
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A repository with two commits: only the second has a folder `deep` and a folder `src`."""
+    place = tmp_path / "repository"
+    make_repository(place, train="first = True\n")
+    git(place, "tag", "first")
+    for name in ("deep", "src"):
+        (place / name).mkdir()
+        (place / name / "kept.txt").write_text("kept\n")
+    commit(place, train="first = False\n")
+    return place
+
+
+def test_a_commit_is_checked_out_and_removed_again(folder: Path):
+    (folder / "train.py").write_text("uncommitted = True\n")
+    repository = Repository(folder)
+    assert repository.changed_files() == 1
+    with repository.checked_out("first") as first, repository.checked_out("HEAD") as head:
+        assert (first.folder / "train.py").read_text() == "first = True\n"
+        assert (head.folder / "train.py").read_text() == "first = False\n"
+        assert first.label == f"first ({git(folder, 'rev-parse', 'first')[:7]})"
+        assert (first.import_path, head.import_path) == (first.root, head.folder / "src")
+    assert not first.folder.exists() and not head.folder.parent.exists()
+    assert len(git(folder, "worktree", "list").splitlines()) == 1
+    assert (folder / "train.py").read_text() == "uncommitted = True\n"
+
+
+def test_the_command_runs_in_the_counterpart_of_the_current_folder(folder: Path):
+    repository = Repository(folder / "deep")
+    with repository.checked_out("HEAD") as found:
+        assert found.root is not None and found.folder == found.root / "deep"
+    with pytest.raises(UsageError, match="has no folder deep"), repository.checked_out("first"):
+        pass
+    assert len(git(folder, "worktree", "list").splitlines()) == 1
+
+
+def test_another_worktree_whose_folder_is_absent_just_now_stays_known(folder: Path, tmp_path: Path):
+    own = tmp_path / "own"
+    git(folder, "worktree", "add", "--quiet", "--detach", str(own))
+    own.rename(tmp_path / "unmounted")
+    with Repository(folder).checked_out("HEAD"):
+        pass
+    (tmp_path / "unmounted").rename(own)
+    assert git(own, "rev-parse", "HEAD") == git(folder, "rev-parse", "HEAD")
+
+
+def test_hooks_of_the_repository_do_not_run(folder: Path, tmp_path: Path):
+    hook = folder / ".git" / "hooks" / "post-checkout"
+    hook.parent.mkdir(exist_ok=True)
+    hook.write_text(f"#!/bin/sh\ntouch {tmp_path}/hook-ran\n")
+    hook.chmod(0o755)
+    with Repository(folder).checked_out("first"):
+        pass
+    assert not (tmp_path / "hook-ran").exists()
+
+
+def test_the_working_tree_itself_is_measured_as_it_is(folder: Path):
+    with Repository(folder).checked_out("WORKTREE") as found:
+        assert (found.folder, found.commit, found.import_path) == (folder, None, None)
+    assert folder.is_dir()
+
+
+def test_a_run_that_exceeds_the_time_is_ended(tmp_path: Path):
+    endless = [sys.executable, "-c", "import time; time.sleep(600)"]
+    with (tmp_path / "output").open("wb") as output, pytest.raises(subprocess.TimeoutExpired):
+        run_until(endless, tmp_path, os.environ, output.fileno(), timeout_s=0.01)
+    left = [child.cmdline() for child in psutil.Process().children()]
+    assert endless not in left
