@@ -28,7 +28,7 @@ from traceml.model.record_layout import NOT_MEASURED, StepFlag
 from traceml.store.buckets import Grid
 from traceml.store.metric_follower import Logged
 from traceml.store.records import RunRecords
-from traceml.store.sample_follower import GPU, HOST, PROCESS, SampleTable
+from traceml.store.sample_follower import GPU, HOST, PROCESS, NodeSamples, SampleTable
 
 
 def history_of(run: RunRecords, most: int = 16) -> StepHistory:
@@ -188,7 +188,7 @@ def table(moments: int = 3) -> SampleTable:
 
 
 def test_sensors_are_by_final_rank_and_a_rank_that_started_again_has_one_curve() -> None:
-    found = sensor_history(table(), {10: 0, 11: 0, 12: 5}, STARTED_UNIX_S - 10)
+    found = sensor_history([NodeSamples("", table())], {10: 0, 11: 0, 12: 5}, STARTED_UNIX_S - 10)
     assert found is not None
     assert found.at_s.tolist() == [10.0, 11.0, 12.0]
     assert list(found.processes) == [0, 5]
@@ -197,9 +197,27 @@ def test_sensors_are_by_final_rank_and_a_rank_that_started_again_has_one_curve()
 
 
 def test_a_sensor_that_was_never_read_is_left_out() -> None:
-    found = sensor_history(table(), {}, STARTED_UNIX_S)
+    found = sensor_history([NodeSamples("", table())], {}, STARTED_UNIX_S)
     assert found is not None and list(found.host) == ["cpu_share"]
-    assert sensor_history(None, {}, STARTED_UNIX_S) is None
+    assert sensor_history([], {}, STARTED_UNIX_S) is None
+
+
+def test_the_sensors_of_two_nodes_stand_at_the_same_moments() -> None:
+    head, other = table(moments=6), table(moments=3)
+    other = replace(
+        other,
+        unix_s=other.unix_s + 2.3,
+        processes={20: (0, np.arange(3.0)[:, None] + np.zeros(len(PROCESS)))},
+    )
+    nodes = [NodeSamples("host-a", head), NodeSamples("host-b", other)]
+    found = sensor_history(nodes, {10: 0, 11: 0, 12: 1, 20: 2}, STARTED_UNIX_S)
+    assert found is not None
+    assert found.at_s.tolist() == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
+    assert list(found.hosts) == ["host-a", "host-b"]
+    seen = found.processes[2]["cpu_cores"]
+    assert np.isnan(seen[:2]).all()  # it had not begun
+    assert seen[2:].tolist() == [0.0, 1.0, 2.0, 2.0]
+    assert found.gpu_labels == {0: "host-a GPU 1", 1: "host-b GPU 1"}
 
 
 # The right edge of a run in progress

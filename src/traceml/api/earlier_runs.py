@@ -11,7 +11,7 @@ from traceml.model.errors import TraceMLError
 from traceml.model.lineage import Code, Command, Hardware, Lineage
 from traceml.store.folder import MANIFEST, SUMMARY, read_manifest
 from traceml.summaries.read import read_compared
-from traceml.summaries.record import Summary
+from traceml.summaries.record import Summary, has_failed
 
 MAX_SUMMARIES = 20
 """Summaries per command; the newest describe the machine best."""
@@ -52,7 +52,7 @@ def _earlier(
             continue  # unfinished or damaged: no witness
         read += 1
         step_ms = summary.step_time and summary.step_time.global_.average.get("step_time_ms")
-        failed = summary.exit_status or summary.failure is not None
+        failed = has_failed(summary, summary.exit_status)
         if step_ms and not failed and _setting(summary) == setting:
             yield step_ms
         if read == MAX_SUMMARIES:

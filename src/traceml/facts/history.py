@@ -18,7 +18,7 @@ from traceml.facts.sums import Sums
 from traceml.facts.times import part_means
 from traceml.model.phase import Phase
 from traceml.store.buckets import CLOCKS, PEAKS, SUMMED, RankBuckets
-from traceml.store.sample_follower import GPU, HOST, PROCESS, SampleTable
+from traceml.store.sample_follower import GPU, HOST, PROCESS, NodeSamples
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -30,6 +30,13 @@ NEARLY_ALL = 0.9
 """Of the buckets: buckets are merged until this share of them holds a step timed on the GPU …"""
 MIN_BUCKETS = 16
 """… but not into fewer buckets than this."""
+
+
+MAX_NODE_MOMENTS = 10_000
+"""Moments of all nodes together that sensors are drawn at: with more than 16 nodes there are fewer
+of each."""
+MAX_SAMPLE_AGE_S = 2.0
+"""Where nothing says how often a node is sampled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,13 +89,21 @@ class SensorHistory:
 
     at_s: Floats
     """Seconds since the run started."""
-    host: Mapping[str, Floats]
-    """By field name of `HostSample`."""
+    hosts: Mapping[str, Mapping[str, Floats]]
+    """By node, the head first; then by field name of `HostSample`."""
     processes: Mapping[int, Mapping[str, Floats]]
     """By rank, then by field name of `ProcessSample`."""
     gpus: Mapping[int, Mapping[str, Floats]]
-    """By GPU index, then by field name of `GpuSample`."""
+    """By place (the GPU's index on one machine), then by field name of `GpuSample`."""
     gpu_names: Mapping[int, str] = field(default_factory=dict)
+    """The model of each GPU, by place."""
+    gpu_labels: Mapping[int, str] = field(default_factory=dict)
+    """Which one it is, by place: its index, with its node's name where there are several."""
+
+    @property
+    def host(self) -> Mapping[str, Floats]:
+        """What was sampled of the head's machine, or of the only one, by field name."""
+        return next(iter(self.hosts.values()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,23 +273,62 @@ class _BucketGroups:
 
 
 def sensor_history(
-    table: SampleTable | None, numbers: Mapping[int, int], started_unix_s: float
+    nodes: Sequence[NodeSamples], numbers: Mapping[int, int], started_unix_s: float
 ) -> SensorHistory | None:
-    """Returns the sampled values by rank; `numbers` maps a process id to its final rank."""
-    if table is None:
+    """Returns what was sampled on all nodes at the moments of the one with the most; `None` without
+    samples. `numbers` maps a process id to its final rank."""
+    if not nodes:
         return None
+    unix_s = max((each.table.unix_s for each in nodes), key=len)
+    if len(unix_s) * len(nodes) > MAX_NODE_MOMENTS:
+        unix_s = unix_s[:: -(-len(unix_s) * len(nodes) // MAX_NODE_MOMENTS)]
+    hosts: dict[str, Mapping[str, Floats]] = {}
     processes: dict[int, Floats] = {}
-    for pid, (sampled_as, values) in table.processes.items():
-        rank = numbers.get(pid, sampled_as)
-        earlier = processes.get(rank)
-        processes[rank] = values if earlier is None else _either(values, earlier)
+    gpus: dict[int, tuple[str, str, Floats]] = {}
+    for node, table in nodes:
+        at = _Moments(table.unix_s, unix_s)
+        hosts[node] = _columns(HOST, at.rows(table.host))
+        for pid, (sampled_as, values) in table.processes.items():
+            rank, values = numbers.get(pid, sampled_as), at.rows(values)
+            earlier = processes.get(rank)
+            processes[rank] = values if earlier is None else _either(values, earlier)
+        for index, (name, values) in sorted(table.gpus.items()):
+            place, label = index, f"GPU {index}"
+            if len(nodes) > 1:
+                place, label = len(gpus), f"{node} {label}"
+            gpus[place] = label, name, at.rows(values)
     return SensorHistory(
-        at_s=table.unix_s - started_unix_s,
-        host=_columns(HOST, table.host),
+        at_s=unix_s - started_unix_s,
+        hosts=hosts,
         processes={rank: _columns(PROCESS, processes[rank]) for rank in sorted(processes)},
-        gpus={index: _columns(GPU, values) for index, (_, values) in sorted(table.gpus.items())},
-        gpu_names={index: name for index, (name, _) in sorted(table.gpus.items())},
+        gpus={place: _columns(GPU, values) for place, (_, _, values) in gpus.items()},
+        gpu_names={place: name for place, (_, name, _) in gpus.items()},
+        gpu_labels={place: label for place, (label, _, _) in gpus.items()},
     )
+
+
+class _Moments:
+    """Samples of a node at the moments of another one: each time the sample before it, as long as
+    that is no older than two of them are apart."""
+
+    def __init__(self, sampled_unix_s: Floats, wanted_unix_s: Floats) -> None:
+        self._is_same = sampled_unix_s is wanted_unix_s
+        if self._is_same:
+            return
+        both = (sampled_unix_s, wanted_unix_s)
+        gaps_s = [float(np.median(np.diff(each))) for each in both if len(each) > 1]
+        max_age_s = 2.0 * max(gaps_s, default=MAX_SAMPLE_AGE_S)
+        # One that was taken in the same round, a little later, belongs to the moment too.
+        until = wanted_unix_s + max_age_s / 4
+        self._places = np.searchsorted(sampled_unix_s, until, side="right") - 1
+        known = self._places >= 0
+        self._is_known = known & (until - sampled_unix_s[np.maximum(self._places, 0)] <= max_age_s)
+
+    def rows(self, values: Floats) -> Floats:
+        """Returns a row for each moment; NaN where there is no sample of that time."""
+        if self._is_same:
+            return values
+        return np.where(self._is_known[:, None], values[np.maximum(self._places, 0)], np.nan)
 
 
 def _either(values: Floats, other: Floats) -> Floats:

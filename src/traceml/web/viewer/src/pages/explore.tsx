@@ -2,6 +2,7 @@
 
 import type { ComponentChildren, RefObject } from "preact";
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { useAnswer, useRunsVersion } from "../answers";
 import { ColourKey } from "../charts/colour_key";
 import { ContourView } from "../charts/contour";
 import { CurveTools } from "../charts/curve_tools";
@@ -12,13 +13,13 @@ import { runColours } from "../charts/run_colours";
 import { type Scale, scaleOf, spreadOut } from "../charts/scales";
 import { ScatterView } from "../charts/scatter";
 import { ValueGridView } from "../charts/value_grid";
-import { fetched } from "../live";
 import { AxisRanges } from "../pieces/axis_ranges";
 import { BrushBar } from "../pieces/brush_bar";
 import { brushed, type Brushes, filterOf, withBrush } from "../pieces/brushes";
 import { ColumnPicker } from "../pieces/column_picker";
 import { Notes } from "../pieces/notes";
 import { RunsAsTable } from "../pieces/runs_as_table";
+import { RunsHead, viewAddress } from "../pieces/runs_head";
 import { type Place, runAddress } from "../place";
 import type { Exploration, ExploredColumn, GroupCurves, WhatMatteredPage } from "../schema";
 import { useTheme } from "../theme";
@@ -30,12 +31,20 @@ const SCATTER_ROOM = 0.04;
 export function ExploreView({ place }: { place: Place }) {
   const [choices, choose] = useExploreChoices();
   const names = ["q", "metric", "group", "axes", "x", "y", "color", "size"] as const;
+  const version = useRunsVersion(place.base);
   const { data, error } = useAnswer<Exploration>(
     `${place.base}/api/explore?${questionOf(choices, names)}`,
+    version,
   );
   return (
     <>
-      <ExploreHead choices={choices} choose={choose} place={place} page={data} />
+      <RunsHead
+        place={place}
+        current="Explore"
+        filter={choices.q}
+        found={data?.found ?? ""}
+        onFilter={(q) => choose({ q, brushes: [] })}
+      />
       {error !== null && (
         <section class="card empty" role="alert">
           <pre class="explore-error">{error}</pre>
@@ -62,77 +71,6 @@ const NOTHING_CHOSEN: Partial<ExploreChoices> = {
   ...{ metric: null, group: null, axes: null, x: null, y: null, color: null, size: null },
   ...{ down: null, across: null, brushes: [] },
 };
-
-interface Answer<T> {
-  data: T | null;
-  error: string | null;
-  isLoading: boolean;
-}
-
-/** What the server says, asked unless it is `null`; until it has answered the last answer stays. */
-function useAnswer<T>(address: string | null): Answer<T> {
-  const [answer, setAnswer] = useState<Answer<T>>({ data: null, error: null, isLoading: true });
-  useEffect(() => {
-    if (address === null) return;
-    const asking = new AbortController();
-    setAnswer((before) => ({ ...before, isLoading: true }));
-    fetched<T>(address, asking.signal)
-      .then((data) => setAnswer({ data, error: null, isLoading: false }))
-      .catch((error: Error) => {
-        if (asking.signal.aborted) return;
-        setAnswer((before) => ({ ...before, error: error.message, isLoading: false }));
-      });
-    return () => asking.abort();
-  }, [address]);
-  return answer;
-}
-
-interface HeadProperties {
-  choices: ExploreChoices;
-  choose: Choose;
-  place: Place;
-  page: Exploration | null;
-}
-
-function listAddress(place: Place, filter: string): string {
-  return `${place.base}/${filter && `?q=${encodeURIComponent(filter)}`}`;
-}
-
-function ExploreHead({ choices, choose, place, page }: HeadProperties) {
-  const [typed, setTyped] = useState(choices.q);
-  useEffect(() => setTyped(choices.q), [choices.q]);
-  const apply = (): void => {
-    if (typed.trim() !== choices.q) choose({ q: typed.trim(), brushes: [] });
-  };
-  return (
-    <section class="head explore-head" aria-label="Which runs">
-      <nav aria-label="Views of these runs">
-        <a href={listAddress(place, choices.q)}>List</a>
-        <span aria-current="page">Explore</span>
-      </nav>
-      <form
-        class="filter-line"
-        onSubmit={(event) => {
-          event.preventDefault();
-          apply();
-        }}
-      >
-        <input
-          type="search"
-          data-filter
-          value={typed}
-          placeholder='Filter: words, or params.lr > 0.001 and status = "finished"'
-          aria-label="Filter the runs"
-          onInput={(event) => setTyped(event.currentTarget.value)}
-          onBlur={apply}
-        />
-        <span class="note" role="status">
-          {page?.found ?? ""}
-        </span>
-      </form>
-    </section>
-  );
-}
 
 interface ChartsProperties {
   page: Exploration;
@@ -225,7 +163,7 @@ function Charts({ page, choices, choose, place }: ChartsProperties) {
           count={chosen.reduce((sum, one) => sum + one, 0)}
           of={page.names.length}
           filter={filter}
-          list={listAddress(place, filter)}
+          list={viewAddress(place, "/", filter)}
           onKeep={() => choose({ q: filter, brushes: [] })}
           onClear={() => choose({ brushes: [] })}
         />

@@ -1,0 +1,339 @@
+"""The history of one command over the runs of a folder: `traceml history`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from traceml.api.commit_history import CommitHistory
+from traceml.api.query_runs import RunQuery, Runs, RunSearch
+from traceml.api.run_series import (
+    DEFAULT_METRIC,
+    HistoryRequest,
+    SeriesOfRuns,
+    left_out,
+)
+from traceml.compare.change_points import (
+    MIN_RUNS,
+    ChangePoint,
+    StableStretch,
+    find_changes,
+    levels,
+)
+from traceml.compare.history_record import (
+    HistoryChange,
+    HistoryLevel,
+    HistoryRun,
+    LeftOutRuns,
+    OtherDifference,
+    RunHistory,
+)
+from traceml.compare.like_runs import series_command
+from traceml.compare.prediction_scores import RunVersion, open_predictions, score_predictions
+from traceml.compare.run_groups import is_more_better
+from traceml.compare.students_t import reach
+from traceml.compare.within_run_error import within_run
+from traceml.model.errors import TraceMLError, UsageError
+from traceml.model.printable import shorten
+from traceml.model.run_values import RunValue
+from traceml.store.folder import SUMMARY
+from traceml.store.query_names import DIRECTION, written_key
+from traceml.summaries.read import read_compared
+from traceml.summaries.record import Summary
+
+MAX_RUNS = 500
+"""Of a series, the newest: finding changes takes time with the square of their number."""
+MAX_SCORED_RUNS = 200
+
+_STEP_TIME = f"facts.{DEFAULT_METRIC}"
+_ENVIRONMENT = ("torch", "python", "cuda", "traceml_version")
+"""The facts that may change along a history, and may be why it changes."""
+_Code = tuple[RunValue | None, RunValue | None, RunValue | None]
+
+
+def run_history(logs: Path, request: HistoryRequest, repository: Path) -> RunHistory:
+    """Returns the history of one command; raises UsageError for a metric or a command that no run
+    has."""
+    return history_of(RunSearch(logs).search(RunQuery(request.filter)), logs, request, repository)
+
+
+def history_of(found: Runs, logs: Path, request: HistoryRequest, repository: Path) -> RunHistory:
+    """Returns the same from the runs that the filter has found."""
+    key = _metric_key(found, request.metric)
+    gathered = SeriesOfRuns(found, key, replace(request, ignored=_ignored(found, request.ignored)))
+    series = gathered.choose()
+    history = None if request.by_time else _repository(found, series, repository)
+    notes = list(_order_notes(request, history, repository, series))
+    ordered = _in_order(found, series, history)
+    omitted = [*gathered.left_out(series), *_unordered(found, series, ordered)]
+    ordered = ordered[-MAX_RUNS:]
+    summaries = _Summaries(logs)
+    versions = list(_versions(summaries, found, gathered.relatives(series)))
+    scores = score_predictions(versions)
+    values = [gathered.values[row] for row in ordered]
+    codes = _codes(found, ordered) if history else list(range(len(ordered)))
+    changes = find_changes(values, codes, request.min_change)
+    if 0 < len(values) < MIN_RUNS:
+        notes.append(
+            f"too few runs to tell a change from noise ({len(values)}): it takes {MIN_RUNS}; "
+            "traceml compare --a … --b … judges two groups of three"
+        )
+    higher = _direction(found, key)
+    records = _HistoryRecords(found, summaries, history, ordered)
+    return RunHistory(
+        metric=written_key(key),
+        higher_is_better=higher,
+        order="commit" if history else "time",
+        held_equal=gathered.held_equal(series),
+        runs=tuple(
+            records.run(row, value, has_interval=key == _STEP_TIME)
+            for row, value in zip(ordered, values, strict=True)
+        ),
+        levels=tuple(records.level(level) for level in levels(values, changes)),
+        changes=tuple(records.change(change, higher) for change in changes),
+        left_out=tuple(omitted),
+        others=gathered.others(series),
+        scores=tuple(scores),
+        predictions=tuple(open_predictions(versions[-1].summaries[-1], scores) if versions else ()),
+        notes=(*notes, *found.notes),
+    )
+
+
+def _metric_key(found: Runs, name: str) -> str:
+    keys = found.choose_columns(name)
+    if len(keys) != 1 or keys[0].startswith("params."):
+        raise UsageError(
+            f"--metric takes one metric or fact, not {shorten(name, 60)}; write a name such as "
+            "step_time_ms or metrics.loss"
+        )
+    return keys[0]
+
+
+def _ignored(found: Runs, names: Sequence[str]) -> tuple[str, ...]:
+    """Returns the keys of the parameters that may differ; raises QueryError for an unknown one."""
+    keys = [key for name in names for key in found.choose_columns(name)]
+    wrong = [written_key(key) for key in keys if not key.startswith("params.")]
+    if wrong:
+        raise UsageError(
+            f"--ignore takes parameters, and {wrong[0]} is none; write a name such as "
+            "params.num_workers"
+        )
+    return tuple(keys)
+
+
+def _direction(found: Runs, key: str) -> bool | None:
+    """Returns whether more is better: what the newest script that says so says, else the name."""
+    said: bool | None = None
+    section, _, name = key.partition(".")
+    if section != "facts" and f"{DIRECTION}.{name}" in found.table.keys:
+        column = found.column(f"{DIRECTION}.{name}")
+        said = next((value for value in column if isinstance(value, bool)), None)
+    return is_more_better(key, said)
+
+
+def _repository(found: Runs, series: Sequence[int], here: Path) -> CommitHistory | None:
+    """Returns the repository that knows commits of these runs: around this folder, or around the
+    one that the newest run was started in."""
+    commits = [_text(found.column("facts.commit")[row]) for row in series]
+    if not any(commits):
+        return None
+    started_in = _text(found.column("facts.folder")[series[0]])
+    for folder in (here, *([Path(started_in)] if started_in else ())):
+        history = CommitHistory.around(folder)
+        if history is not None and history.knows_any(commits):
+            return history
+    return None
+
+
+def _order_notes(
+    request: HistoryRequest, history: CommitHistory | None, here: Path, series: Sequence[int]
+) -> Iterator[str]:
+    if history is None and not request.by_time and series:
+        yield (
+            f"in the order of time: no git repository around {here} knows a commit of these runs; "
+            "call it inside the repository, with its whole history (in CI: fetch-depth: 0)"
+        )
+
+
+def _in_order(found: Runs, series: Sequence[int], history: CommitHistory | None) -> list[int]:
+    """Returns the runs of a series, the oldest first: by the order of their commits, or by time. A
+    run with a commit that the repository's HEAD does not hold is left out."""
+    started = found.column("facts.started")
+
+    def moment(row: int) -> float:
+        value = started[row]
+        return float(value) if isinstance(value, int | float) else -math.inf
+
+    by_time = sorted(series, key=moment)
+    if history is None:
+        return by_time
+    commits = found.column("facts.commit")
+    first_seen: dict[_Code, int] = {}
+    for place, row in enumerate(by_time):
+        first_seen.setdefault(_code(found, row), place)
+    known = [row for row in by_time if commits[row] in history.places]
+
+    def place_of(row: int) -> tuple[int, bool, int]:
+        code = _code(found, row)
+        is_changed = any(code[1:])
+        return history.places[str(code[0])], is_changed, first_seen[code]
+
+    return sorted(known, key=place_of)
+
+
+def _code(found: Runs, row: int) -> _Code:
+    """Returns what the code of a run is known by: its commit, and what was not committed."""
+    names = ("commit", "code_changes", "dirty")
+    commit, changes, dirty = (found.column(f"facts.{name}")[row] for name in names)
+    return commit, changes, dirty or None
+
+
+def _unordered(found: Runs, series: Sequence[int], ordered: Sequence[int]) -> Iterator[LeftOutRuns]:
+    kept = set(ordered)
+    rest = [row for row in series if row not in kept]
+    if rest:
+        yield left_out(found, "its commit is not in the history of HEAD", rest)
+    if len(ordered) > MAX_RUNS:
+        why = f"only the newest {MAX_RUNS} are judged"
+        yield left_out(found, why, ordered[:-MAX_RUNS])
+
+
+def _codes(found: Runs, ordered: Sequence[int]) -> list[int]:
+    """Returns a number for the version of the code of each run."""
+    numbers: dict[_Code, int] = {}
+    return [numbers.setdefault(_code(found, row), len(numbers)) for row in ordered]
+
+
+class _Summaries:
+    """The summaries of runs, each read once."""
+
+    def __init__(self, logs: Path) -> None:
+        self._logs = logs
+        self._read: dict[str, Summary | None] = {}
+
+    def of(self, run: str) -> Summary | None:
+        """Returns a run's summary; `None` where it is gone or damaged since it was listed."""
+        if run not in self._read:
+            try:
+                self._read[run] = read_compared(self._logs / run / SUMMARY)
+            except TraceMLError:
+                self._read[run] = None
+        return self._read[run]
+
+
+def _versions(summaries: _Summaries, found: Runs, rows: Sequence[int]) -> Iterator[RunVersion]:
+    """Yields the runs by code and command, with their summaries; the oldest version first."""
+    commands = found.column("facts.command")
+    versions: dict[tuple[RunValue | None, ...], list[tuple[str, Summary]]] = {}
+    for row in reversed(rows[:MAX_SCORED_RUNS]):
+        summary = summaries.of(found.names[row])
+        if summary is None:
+            continue  # nothing to score by
+        command = series_command(commands[row])
+        known = versions.setdefault((*_code(found, row), command), [])
+        known.append((found.names[row], summary))
+    for (commit, *_), runs in versions.items():
+        yield RunVersion(tuple(runs), _text(commit))
+
+
+class _HistoryRecords:
+    """Records of runs and changes, from the columns of the list."""
+
+    def __init__(
+        self,
+        found: Runs,
+        summaries: _Summaries,
+        history: CommitHistory | None,
+        ordered: Sequence[int],
+    ) -> None:
+        self._found = found
+        self._summaries = summaries
+        self._history = history
+        self._ordered = ordered
+        self._commits = {self.commit(row) for row in ordered}
+        self._subjects = history.subjects(map(self.commit, ordered)) if history else {}
+
+    def subject(self, row: int) -> str | None:
+        return self._subjects.get(self.commit(row) or "")
+
+    def commit(self, row: int) -> str | None:
+        return _text(self._found.column("facts.commit")[row])
+
+    def dirty(self, row: int) -> bool | None:
+        value = self._found.column("facts.dirty")[row]
+        return value if isinstance(value, bool) else None
+
+    def run(self, row: int, value: float, has_interval: bool) -> HistoryRun:
+        started = self._found.column("facts.started")[row]
+        return HistoryRun(
+            run=self._found.names[row],
+            value=value,
+            interval=self._interval(row, value) if has_interval else None,
+            started_unix_s=started if isinstance(started, float) else None,
+            commit=self.commit(row),
+            subject=self.subject(row),
+            dirty=self.dirty(row),
+        )
+
+    def _interval(self, row: int, value: float) -> tuple[float, float] | None:
+        summary = self._summaries.of(self._found.names[row])
+        error = within_run(summary.steps, value) if summary is not None else None
+        if error is None:
+            return None
+        share = reach(error)
+        return value * max(0.0, 1 - share), value * (1 + share)
+
+    def level(self, level: StableStretch) -> HistoryLevel:
+        first, last = self._ordered[level.first], self._ordered[level.end - 1]
+        return HistoryLevel(
+            first_run=self._found.names[first],
+            last_run=self._found.names[last],
+            first_commit=self.commit(first),
+            last_commit=self.commit(last),
+            runs=level.end - level.first,
+            mean=level.mean,
+        )
+
+    def change(self, change: ChangePoint, higher_is_better: bool | None) -> HistoryChange:
+        names, ordered = self._found.names, self._ordered
+        before, after = ordered[change.place - 1], ordered[change.place]
+        is_more = change.difference > 0
+        effect = None
+        if higher_is_better is not None:
+            effect = "better" if is_more == higher_is_better else "worse"
+        commits = None
+        if self._history is not None:
+            commits = self._history.between(self.commit(before), self.commit(after))
+        return HistoryChange(
+            first_run=names[after],
+            first_commit=self.commit(after),
+            first_subject=self.subject(after),
+            dirty=self.dirty(after),
+            last_run_before=names[before],
+            last_commit_before=self.commit(before),
+            commits_between=commits
+            and tuple(each for each in commits if each not in self._commits),
+            earliest_run=names[ordered[change.earliest]],
+            latest_run=names[ordered[change.latest]],
+            before=change.before,
+            after=change.after,
+            difference=change.difference,
+            difference_interval=change.difference_interval,
+            ratio=change.ratio,
+            ratio_interval=change.ratio_interval,
+            p=change.p,
+            effect=effect,
+            also_different=tuple(self._different(before, after)),
+        )
+
+    def _different(self, before: int, after: int) -> Iterator[OtherDifference]:
+        for name in _ENVIRONMENT:
+            column = self._found.column(f"facts.{name}")
+            if column[before] != column[after]:
+                yield OtherDifference(name=name, before=column[before], after=column[after])
+
+
+def _text(value: RunValue | None) -> str | None:
+    return value if isinstance(value, str) else None

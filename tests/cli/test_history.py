@@ -1,0 +1,212 @@
+"""`traceml history` over real run folders, with the commits of a real git repository."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from history_runs import TRAIN, write_traced
+from repositories import commit, make_repository
+from traceml.cli import main
+from traceml.summaries.read import read_summary
+
+SLOWER_FROM = 6
+WITHOUT_RUN = (4, 5)
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
+    """Ten commits, one after the other."""
+    folder = tmp_path_factory.mktemp("repository")
+    commits = [make_repository(folder, train="step = 0")]
+    commits += [commit(folder, train=f"step = {number}") for number in range(1, 10)]
+    return folder, commits
+
+
+@pytest.fixture(scope="module")
+def logs(repository: tuple[Path, list[str]], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two runs per commit, slower from one commit on; the newest commits were run first."""
+    place = tmp_path_factory.mktemp("logs")
+    commits = repository[1]
+    for number, code in enumerate(commits):
+        if number in WITHOUT_RUN:
+            continue
+        for turn in range(2):
+            write_traced(
+                place,
+                f"c{number}-{turn}",
+                code,
+                command=(*TRAIN, "--seed", str(turn)),
+                started_s=-100.0 * number + turn,
+                forward_ms=10.0 if number < SLOWER_FROM else 14.0,
+                torch="2.10" if number < SLOWER_FROM else "2.11",
+                seed=10 * number + turn,
+            )
+    write_traced(place, "failed", commits[9], exit_status=1, command=TRAIN)
+    write_traced(place, "elsewhere", commits[9], host="other", command=TRAIN)
+    write_traced(place, "evaluation", commits[9], command=("python", "evaluate.py"))
+    write_traced(place, "branch", "f" * 40, command=(*TRAIN, "--seed", "7"))
+    return place
+
+
+def history(logs: Path, *words: str) -> list[str]:
+    return ["history", *words, "--logs-dir", str(logs)]
+
+
+def read(logs: Path, capfd: pytest.CaptureFixture[str], *words: str) -> Any:
+    status = main(history(logs, *words, "--format=json"))
+    out, err = capfd.readouterr()
+    assert status == 0, err
+    return json.loads(out)
+
+
+@pytest.fixture
+def inside(repository: tuple[Path, list[str]], monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Being in the repository; its commits."""
+    monkeypatch.chdir(repository[0])
+    return repository[1]
+
+
+def test_the_first_commit_after_a_change_is_named_with_those_that_had_no_run(
+    logs: Path, inside: list[str], capfd
+):
+    found = read(logs, capfd)
+    assert found["order"] == "commit" and found["metric"] == "step_time_ms"
+    (change,) = found["changes"]
+    assert change["first_commit"] == inside[SLOWER_FROM]
+    assert change["last_commit_before"] == inside[3]
+    assert change["commits_between"] == [inside[4], inside[5]]
+    assert change["effect"] == "worse" and change["first_subject"] == "a change"
+    low, high = change["ratio_interval"]
+    assert low < 41 / 37 < high
+    assert change["also_different"] == [{"name": "torch", "before": "2.10", "after": "2.11"}]
+    assert [level["runs"] for level in found["levels"]] == [8, 8]
+    commits = [run["commit"] for run in found["runs"]]
+    assert commits == sorted(commits, key=inside.index) and len(commits) == 16
+
+
+def test_unlike_runs_are_left_out_and_named(logs: Path, inside: list[str], capfd):
+    found = read(logs, capfd)
+    left = {each["why"]: set(each["examples"]) for each in found["left_out"]}
+    assert left == {
+        "did not end well, or goes on": {"failed"},
+        "another command, parameter or machine": {"elsewhere", "evaluation"},
+        "its commit is not in the history of HEAD": {"branch"},
+    }
+    assert found["held_equal"]["command"] == "python train.py"
+    assert found["held_equal"]["host"] == "node"
+    assert {each["command"] for each in found["others"]} == {
+        "python train.py",
+        "python evaluate.py",
+    }
+    assert {"host": "other"} in [each["different"] for each in found["others"]]
+
+
+def test_the_filter_and_the_command_choose_the_series(logs: Path, inside: list[str], capfd):
+    assert len(read(logs, capfd, 'host = "other"')["runs"]) == 1
+    found = read(logs, capfd, "--command", "evaluate")
+    assert [run["run"] for run in found["runs"]] == ["evaluation"]
+    assert "too few" in " ".join(found["notes"])
+    assert main(history(logs, "--command", "nothing")) == 2
+    assert "python evaluate.py" in capfd.readouterr().err
+
+
+def test_series_that_differ_in_one_parameter_are_put_together_on_demand(
+    tmp_path: Path, inside: list[str], capfd
+):
+    """A commit introduced an option."""
+    for number in range(4):
+        words = ("--dropout", "0.1") if number >= 2 else ()
+        command = (*TRAIN, *words)
+        write_traced(tmp_path, f"r{number}", inside[number], command=command, seed=number)
+    assert len(read(tmp_path, capfd)["runs"]) == 2
+    main(history(tmp_path))
+    assert "params.dropout" in capfd.readouterr().out
+    assert len(read(tmp_path, capfd, "--ignore", "dropout")["runs"]) == 4
+    assert main(history(tmp_path, "--ignore", "dropuot")) == 2
+    assert main(history(tmp_path, "--ignore", "host")) == 2
+
+
+def test_in_time_the_same_runs_are_an_improvement(logs: Path, inside: list[str], capfd):
+    """They were run from the newest commit to the oldest, but for the first run of another one."""
+    found = read(logs, capfd, "--order", "time")
+    (change,) = found["changes"]
+    assert change["effect"] == "better" and change["commits_between"] is None
+    assert change["first_commit"] == inside[3]
+
+
+def test_without_a_repository_the_order_is_that_of_time_and_it_is_said(
+    logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd
+):
+    monkeypatch.chdir(tmp_path)
+    found = read(logs, capfd)
+    assert found["order"] == "time"
+    assert any("no git repository" in note for note in found["notes"])
+
+
+def test_the_gate_fails_on_the_newest_regression_alone(logs: Path, inside: list[str], capfd):
+    assert main(history(logs, "--fail-on", "regression")) == 1
+    assert main(history(logs, "--fail-on", "regression", "--min-change", "50%")) == 0
+    assert main(history(logs, "--fail-on", "regression", "--order", "time")) == 0
+    assert main(history(logs, 'host = "nowhere"')) == 3
+    assert main(history(logs, "--metric", "no_such")) == 2
+
+
+def test_text_and_markdown_say_what_the_json_says(logs: Path, inside: list[str], capfd):
+    main(history(logs))
+    text = capfd.readouterr().out
+    assert text.splitlines()[0] == "1 CHANGE: step_time_ms of 16 runs along commits"
+    assert f"first commit after it: {inside[SLOWER_FROM][:10]} a change" in text
+    assert f"2 commits without a run: {inside[4][:10]}, {inside[5][:10]}" in text
+    assert "also different: torch 2.10 -> 2.11" in text
+    main(history(logs, "--format", "markdown"))
+    head, _, *rest = capfd.readouterr().out.splitlines()
+    assert head == "**TraceML history: 1 CHANGE**"
+    assert all(not line or line.startswith("    ") for line in rest)
+
+
+def test_earlier_predictions_are_scored_and_stand_beside_new_ones(
+    repository: tuple[Path, list[str]], tmp_path: Path, inside: list[str], capfd
+):
+    """Input-bound, mended by workers, and input-bound again."""
+    slow, fast = {"input_ms": 40.0}, {"input_ms": 1.0}
+    versions = [(0, slow, ("--num-workers", "0")), (1, fast, ("--num-workers", "4")), (2, slow, ())]
+    for number, (code, parts, words) in enumerate(versions):
+        for turn in range(2):
+            write_traced(
+                tmp_path,
+                f"v{number}-{turn}",
+                inside[code],
+                command=(*TRAIN, *words),
+                started_s=100.0 * number + turn,
+                seed=10 * number + turn,
+                **parts,
+            )
+    found = read(tmp_path, capfd)
+    (score,) = found["scores"]
+    assert score["kinds"] == ["INPUT_BOUND"]
+    assert (score["before_run"], score["after_run"]) == ("v0-1", "v1-0")
+    assert score["step_ms"] == pytest.approx(76, rel=0.02)
+    assert score["actual_ms"] == pytest.approx(37, rel=0.02)
+    assert score["saved_share"] == pytest.approx(
+        (score["step_ms"] - score["actual_ms"]) / (score["step_ms"] - score["predicted_ms"])
+    )
+    assert 0.9 < score["saved_share"] < 1.05
+    (predicted,) = [each for each in found["predictions"] if each["kind"] == "INPUT_BOUND"]
+    assert predicted["score"]["median_saved_share"] == score["saved_share"]
+    main(history(tmp_path))
+    text = capfd.readouterr().out
+    assert text.startswith("TOO FEW RUNS")
+    assert "INPUT_BOUND: 76.0 ms" in text and "% of the saving (v0-1 -> v1-0" in text
+    assert "an earlier fix saved" in text
+    newest = read_summary(tmp_path / "v2-1" / "final_summary.json")
+    (stored,) = [each for each in newest.what_if if each.kind == "INPUT_BOUND"]
+    assert stored.score is not None
+    assert stored.score.median_saved_share == pytest.approx(score["saved_share"])
+    text = " ".join((newest.text or "").split())
+    assert "If fixed 76" in text and "; an earlier fix saved" in text
+    first = read_summary(tmp_path / "v0-1" / "final_summary.json")
+    assert [each.score for each in first.what_if] == [None] * len(first.what_if)
