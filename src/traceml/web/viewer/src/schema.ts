@@ -216,6 +216,19 @@ export interface Heatmap {
   axis: StepAxis;
 }
 
+/** A cell per rank, those of a node above each other, node beside node: a slow node is a bright
+column. */
+export interface RankGrid {
+  type: "rank_grid";
+  id: string;
+  title: string;
+  nodes: readonly string[];
+  ranks: readonly (readonly number[])[];
+  values: readonly (readonly (number | null)[])[];
+  value: Axis;
+  caption: string | null;
+}
+
 /** One bar of a waterfall, from where the last one ended. */
 export interface Change {
   name: string;
@@ -275,7 +288,35 @@ export interface Points {
   caption: string | null;
 }
 
-export type Figure = Lines | Bars | Heatmap | Waterfall | Tree | Points | LayerTree;
+/** A call, or what calls are put under. */
+export interface FlameBox {
+  label: string;
+  place: string;
+  parent: number;
+  value: number;
+  colour: string;
+  is_pale: boolean;
+  words: string;
+}
+
+/** One way to look at the calls. */
+export interface FlameView {
+  id: string;
+  label: string;
+  title: string;
+  boxes: readonly FlameBox[];
+}
+
+/** Which calls take the time. */
+export interface FlameGraph {
+  type: "flame";
+  id: string;
+  title: string;
+  views: readonly FlameView[];
+  caption: string | null;
+}
+
+export type Figure = Lines | Bars | Heatmap | RankGrid | Waterfall | Tree | Points | LayerTree | FlameGraph;
 
 /** A card of a page: a diagnosis, its numbers, its pictures. */
 export interface Part {
@@ -590,6 +631,77 @@ export interface Exploration {
   bars: Estimates | null;
   notes: readonly string[];
   advice: readonly string[];
+}
+
+export type RunOrder = "commit" | "time";
+
+/** One run of the series, a dot of the chart and a row of the table. */
+export interface HistoryPoint {
+  run: string;
+  value: number;
+  text: string;
+  low: number | null;
+  high: number | null;
+  interval: string | null;
+  started_unix_s: number | null;
+  commit: string | null;
+  subject: string | null;
+  is_dirty: boolean;
+}
+
+/** The mean of a stretch of runs without a change. */
+export interface LevelLine {
+  first: number;
+  last: number;
+  value: number;
+  text: string;
+}
+
+/** A piece of what is known about a change. */
+export interface ChangeFact {
+  label: string;
+  words: string;
+  link: string | null;
+}
+
+/** A change of the level: a mark in the chart, and what is known about it. */
+export interface ChangeCard {
+  place: number;
+  earliest: number;
+  latest: number;
+  tone: Tone;
+  status: string;
+  label: string;
+  short_label: string;
+  title: string;
+  note: string;
+  facts: readonly ChangeFact[];
+  comparison: string;
+}
+
+/** A series of runs that can be chosen. */
+export interface OfferedSeries {
+  run: string;
+  label: string;
+}
+
+/** A metric of one command along commits, or in time. */
+export interface HistoryPage {
+  found: string;
+  verdict: Verdict;
+  metric: string;
+  order: RunOrder;
+  y: Axis;
+  points: readonly HistoryPoint[];
+  levels: readonly LevelLine[];
+  changes: readonly ChangeCard[];
+  caption: string;
+  series: readonly OfferedSeries[];
+  choices: readonly OfferedColumn[];
+  params: readonly OfferedColumn[];
+  held_equal: readonly Fact[];
+  tables: readonly Table[];
+  notes: readonly string[];
 }
 
 export const GROUND = { light: "#ffffff", dark: "#161b22" } as const;
