@@ -15,9 +15,11 @@ from write_diagnoses import between_marks
 from traceml.compare.terms import ENDPOINTS, Endpoint
 from traceml.figures.run_columns import FACTS
 from traceml.model import record_layout
+from traceml.model.exported_metric import BY_NAME
 from traceml.model.finding import Section
 from traceml.model.metric import BY_KEY, METRICS, Metric, in_summary
 from traceml.model.phase import Phase
+from traceml.model.run_time import RUN_PARTS
 
 FOLDER = Path(__file__).parent
 
@@ -30,6 +32,7 @@ def pages() -> dict[Path, str]:
             ("summary.md", _of_summary()),
             ("reference.md", _of_reference()),
             ("comparison.md", _of_comparison()),
+            ("monitoring.md", _of_monitoring()),
         )
     }
 
@@ -43,6 +46,9 @@ def _page(text: str, parts: dict[str, str]) -> str:
 def _of_summary() -> dict[str, str]:
     metrics = {section: in_summary(section) for section in Section}
     return {
+        "run parts": table(
+            "part", "meaning", ((part.value, each.doc) for part, each in RUN_PARTS.items())
+        ),
         "phases": f"Phases: {', '.join(f'`{phase.value}`' for phase in Phase)}.",
         **{
             f"metrics of {section.value}": table("metric", "meaning", _documented(found))
@@ -77,6 +83,16 @@ def own_facts() -> Iterator[tuple[str, str]]:
 def _of_comparison() -> dict[str, str]:
     further = [metric for metric in METRICS if not metric.is_in_summary]
     return {"metrics of comparisons": table("metric", "meaning", _documented(further))}
+
+
+def _of_monitoring() -> dict[str, str]:
+    rows = (
+        f"| `{metric.name}` | `{metric.unit}` | `{metric.prometheus_name}` "
+        f"| {', '.join(f'`{label}`' for label in metric.labels)} | {metric.doc} |"
+        for metric in BY_NAME.values()
+    )
+    head = ["| OpenTelemetry | unit | Prometheus | labels | meaning |", "| --- " * 5 + "|"]
+    return {"exported metrics": "\n".join([*head, *rows])}
 
 
 def _documented(metrics: Iterable[Metric]) -> Iterator[tuple[str, str]]:

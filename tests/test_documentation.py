@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 import traceml
-from traceml.cli import COMMANDS, ui
+from traceml.cli import COMMANDS, bench, history, ui
 from traceml.cli.run import _parser
 from traceml.diagnose import between_steps, host_time
 from traceml.diagnose.all_rules import all_rules
@@ -34,7 +34,7 @@ from traceml.diagnose.rules import (
 from traceml.model import environment, interpreter, lineage, record_layout
 from traceml.model.finding import Kind, Section
 from traceml.model.metric import in_summary
-from traceml.summaries import layer_record, record
+from traceml.summaries import host_time_record, layer_record, record, step_traces
 from traceml.tui import help as terminal_help
 
 ROOT = Path(__file__).parents[1]
@@ -144,6 +144,23 @@ def test_every_option_of_ui_is_in_the_reference_and_no_other():
     assert set(documented) == options
 
 
+def test_every_option_of_bench_is_in_the_reference_and_no_other():
+    options = {action.option_strings[-1] for action in bench._parser()._actions} - {"--help"}
+    documented = re.findall(
+        r"^\| `(--[a-z-]+)", section(REFERENCE, "Options of `bench`"), re.MULTILINE
+    )
+    assert set(documented) == options
+
+
+def test_every_option_of_history_is_in_the_reference_and_no_other():
+    shown = [action for action in history._parser()._actions if action.option_strings]
+    options = {action.option_strings[-1] for action in shown} - {"--help"}
+    documented = re.findall(
+        r"^\| `(--[a-z-]+)", section(REFERENCE, "Options of `history`"), re.MULTILINE
+    )
+    assert set(documented) == options
+
+
 def test_every_key_of_the_terminal_is_in_views():
     keys = {key for key, _ in (*terminal_help._KEYS, *terminal_help._ATTACHED)}
     assert keys <= rows(section(VIEWS, "The live terminal"))
@@ -204,8 +221,11 @@ STRUCTS = [
     record.SystemSummary,
     record.GpuRow,
     record.StepSeries,
+    record.KindScore,
     record.WhatIfSummary,
     record.FailureSummary,
+    record.GoodputSummary,
+    record.AttemptSummary,
     record.RegionSummary,
     record.CodeSummary,
     record.PhaseCodeSummary,
@@ -214,11 +234,18 @@ STRUCTS = [
     record.ArtifactFileSummary,
     record.ArtifactVersion,
     record.ArtifactSummary,
+    record.NodeSummary,
     record.TracerSummary,
+    record.KinetoSummary,
+    step_traces.StepTraceSummary,
     record.LayersSummary,
     layer_record.LayerSummary,
     layer_record.ActivitySummary,
     layer_record.KernelSummary,
+    record.HostTimeSummary,
+    host_time_record.HostPhaseSummary,
+    host_time_record.HostPlaceSummary,
+    host_time_record.HostCallSummary,
 ]
 
 
@@ -230,7 +257,8 @@ def test_no_part_of_the_summary_is_forgotten_here():
         and issubclass(part, msgspec.Struct)
         and part is not msgspec.Struct
     }
-    parts |= {part for part in vars(layer_record).values() if part in STRUCTS}
+    for module in (layer_record, host_time_record, step_traces):
+        parts |= {part for part in vars(module).values() if part in STRUCTS}
     assert parts == {*STRUCTS, record.Summary, record.RunLabels}  # labels: an excerpt of it
 
 
@@ -315,6 +343,19 @@ def test_the_benchmarks_begin_with_figures_of_their_own_tables(
     below = [line.split("|") for line in section(BENCHMARKS, title).splitlines() if line[:1] == "|"]
     found = [cells for cells in below if target in cells[2] and measured.strip("*") in cells[3]]
     assert found, f"{question}: {measured} is in no table of {title!r}"
+
+
+def test_figures_against_peers_are_those_of_the_tables():
+    compared = re.findall(
+        r"^\| (.+) \| (.+) \| (.+) \((.+)\) \| \[(.+)\]\(#.+\) \|$",
+        section(BENCHMARKS, "Against peers"),
+        re.MULTILINE,
+    )
+    assert compared
+    for _, ours, theirs, peer, title in compared:
+        measured = section(BENCHMARKS, title).splitlines()
+        assert [line for line in measured if f"| {ours} |" in line]
+        assert [line for line in measured if peer in line and f"| {theirs} |" in line]
 
 
 def _percent(share: float) -> str:

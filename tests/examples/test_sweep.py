@@ -19,7 +19,7 @@ from processes import PYTHON, run, run_traceml
 from served import serving
 
 ROOT = Path(__file__).parents[2]
-SWEEP, HOW_TO = ROOT / "examples" / "sweep.py", ROOT / "docs" / "how-to.md"
+SWEEP, GUIDE = ROOT / "examples" / "sweep.py", ROOT / "docs" / "comparing.md"
 FIXED = {"optimizer": "adam", "width": 32}
 """What keeps its value here, so that six trainings are left of 24."""
 RATES, SEEDS, BEST = ("0.0001", "0.01", "3"), (0, 1), "0.01"
@@ -129,7 +129,7 @@ def test_another_seed_is_as_good_on_every_kind_of_example(folder: Path) -> None:
 
 
 def test_the_recipe_in_the_documentation_works(folder: Path) -> None:
-    recipe = HOW_TO.read_text().partition("## … run a sweep")[2].partition("\n## ")[0]
+    recipe = GUIDE.read_text().partition("## A sweep")[2].partition("\n## ")[0]
     commands = re.findall(r"^traceml (.+)$", recipe, re.MULTILINE)
     shown = ("val/accuracy (mean ± 95% CI)", "Best val/accuracy:", "On the same 512 samples (valid")
     for command, words in zip(commands, shown, strict=True):
