@@ -20,15 +20,15 @@ WORKERS ?= auto
 PYTEST := $(BIN)/python -m pytest --numprocesses $(WORKERS)
 INTEGRATIONS := tests/integrations
 
-.PHONY: demo test quick test-integrations check bench faults gpu wheels docs pictures clean
+.PHONY: demo test quick test-integrations examples check bench faults layer-faults deep-cost gpu wheels docs pictures clean
 
 demo: $(READY)
 	$(BIN)/traceml demo
 
-# Everything but the tests with heavy packages of others.
+# Everything but the tests with heavy packages of others, and the longer ones of the examples.
 test: $(READY)
 	.ci/browser
-	$(PYTEST) --ignore $(INTEGRATIONS)
+	$(PYTEST) --ignore $(INTEGRATIONS) -m 'not examples'
 
 # What starts no process, for the inner loop; what takes long nevertheless is listed at the end.
 quick: $(READY)
@@ -36,6 +36,11 @@ quick: $(READY)
 
 test-integrations: $(READY_INTEGRATIONS)
 	$(PYTEST) $(INTEGRATIONS)
+
+# The trainings of examples/training, each with its mistake and without: is TraceML right about them? One at a
+# time, because they measure.
+examples: $(READY)
+	$(BIN)/python -m pytest tests/examples/test_training.py
 
 check: $(READY) $(PACKAGES)
 	$(BIN)/ruff check .
@@ -49,6 +54,17 @@ bench: $(READY)
 # Every planted fault, several times over: about an hour on two cores.
 faults: $(READY)
 	$(BIN)/python -m benchmarks.faults --repeats 3
+
+# Faults planted in single layers, under the deep profile: about a quarter of an hour. Some alone:
+# make layer-faults LAYER_OPTIONS='--only bert leak'
+LAYER_OPTIONS ?=
+
+layer-faults: $(READY)
+	$(BIN)/python -m benchmarks.layer_faults $(LAYER_OPTIONS)
+
+# What both profiles add to a step here, measured within one process.
+deep-cost: $(READY)
+	$(BIN)/python -m benchmarks.deep_cost
 
 # On a machine with a CUDA device, under its own Python and torch. Without a network it takes what is
 # missing from the wheels that `make wheels` fetched elsewhere for that Python. Some lines alone:
@@ -71,10 +87,14 @@ wheels: $(READY)
 	  --platform manylinux2014_x86_64 --platform manylinux_2_17_x86_64 --platform manylinux1_x86_64 \
 	  --requirement benchmarks/gpu_requirements.txt
 
-# The parts of docs/ that the rules and the catalogues of phases and metrics themselves declare.
+# The parts of docs/ that the rules and the catalogues of phases and metrics themselves declare, and the site
+# of all pages, in build/site. A link or an anchor that leads nowhere is an error (mkdocs counts
+# what it prints: with --quiet there would be none).
 docs: $(READY)
 	$(BIN)/python docs/write_diagnoses.py
 	$(BIN)/python docs/write_catalogues.py
+	$(BIN)/python docs/write_schemas.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 # The pictures of the README and the documentation, from runs made here and now.
 pictures: $(READY)

@@ -13,7 +13,7 @@ from benchmarks.figure import machine, table
 NAMES = (
     *("cost", "startup", "tail_latency", "fast_loop", "large_summary", "open_large_run"),
     *("calibration", "repeated_runs", "noise", "compare_speed", "dashboard", "source_size"),
-    *("run_index", "run_list", "layer_summary"),
+    *("run_index", "run_list", "layer_summary", "many_nodes", "peer_cost"),
 )
 
 

@@ -7,7 +7,6 @@ different commits, so that a comparison also looks for earlier runs and asks git
 from __future__ import annotations
 
 import json
-import resource
 import subprocess
 import tempfile
 import time
@@ -131,9 +130,9 @@ def _commit(project: Path, content: str) -> str:
 
 def _timed(what: str, target: str, project: Path, words: list[str], repeats: int) -> Figure:
     _seconds(project, words)  # the files are in memory from here on
-    before_s = _children_cpu_s()
+    before_s = commands.children_cpu_s()
     middle, low, high = median_interval([_seconds(project, words) for _ in range(repeats)])
-    cpu_s = (_children_cpu_s() - before_s) / repeats
+    cpu_s = (commands.children_cpu_s() - before_s) / repeats
     spread = f"95 % interval of the median, {repeats}"
     return Figure(what, target, middle, "s", low, high, spread, f"of which {cpu_s:.2f} s on a core")
 
@@ -146,9 +145,3 @@ def _seconds(project: Path, words: list[str]) -> float:
         command, cwd=project, env=commands.environment(), check=True, capture_output=True
     )
     return time.monotonic() - began_s
-
-
-def _children_cpu_s() -> float:
-    """What a busy machine does not stretch."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime

@@ -37,7 +37,16 @@ TESTS_AT_ONCE = 8
 PLAIN_AT_ONCE = 10
 IN_TURN_AT_ONCE = 4
 """One trains; starting takes as long as training, and summing up a few seconds more."""
-IN_TURN = ("test_counters.py", "test_gpu_idle.py", "test_time_inference.py", "test_user_lines.py")
+IN_TURN = (
+    "test_counters.py",
+    "test_gpu_idle.py",
+    "test_layers.py",
+    "test_planted_layers.py",
+    "test_sharded.py",
+    "test_step_traces.py",
+    "test_time_inference.py",
+    "test_user_lines.py",
+)
 """Test files that measure how busy the GPU is, or how long something takes."""
 ELSEWHERE = ("test_jobs.py", "test_diagnoses.py")
 """Test files that run the very jobs and faults that have lines of their own."""

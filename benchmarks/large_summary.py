@@ -13,6 +13,7 @@ from typing import Any
 from benchmarks import commands
 from benchmarks.figure import Figure
 from benchmarks.made_runs import PER_NODE, STARTED_S, made_rank, made_sample, made_steps
+from traceml.model.rank import Rank
 from traceml.model.run import Ending, Manifest
 from traceml.store import folder as folders
 from traceml.store.record_file import RankFiles
@@ -28,14 +29,21 @@ REPEATS = 9
 
 def write_rank(folder: Path, rank: int, ranks: int = RANKS, steps: int = STEPS) -> None:
     """The record files of one rank, by the code that brings steps to disk."""
-    ring = rings._create_sized(folder / f"rank-{rank}-{1000 + rank}.ring", 16, 16)
-    ring.identify(made_rank(rank, ranks))
-    ring.mark_ended()
+    files, head = rank_files(folder, made_rank(rank, ranks), is_over=True)
+    files._append(head, made_steps(rank, steps))
+
+
+def rank_files(folder: Path, rank: Rank, is_over: bool = False) -> tuple[RankFiles, bytes]:
+    """The files of one rank's process, before its first step, and the head that they begin with."""
+    ring = rings._create_sized(folder / f"rank-{rank.rank}-{rank.pid}.ring", 16, 16)
+    ring.identify(rank)
+    if is_over:
+        ring.mark_ended()
     ring.close()
     with RingReader(ring.path) as reader:
-        files = RankFiles(folder, ring.path.stem, [])
-        files._append(reader.head_bytes(), made_steps(rank, steps))
+        head = reader.head_bytes()
     ring.path.unlink()
+    return RankFiles(folder, ring.path.stem, []), head
 
 
 def write_run(folder: Path) -> None:

@@ -55,14 +55,25 @@ def made_rank(rank: int, ranks: int) -> Rank:
     )
 
 
-def made_sample(second: int) -> Sample:
+def made_sample(second: int, node: int = 0) -> Sample:
     """One node in one second."""
+    first = node * PER_NODE
     host = HostSample(cpu_share=0.5, ram_used_bytes=1 << 38, ram_total_bytes=1 << 40)
     return Sample(
         STARTED_S + second,
         host,
         tuple(
-            ProcessSample(n, 1000 + n, 1.0, 8 << 30, 40, 4, 0.5, 4 << 30) for n in range(PER_NODE)
+            ProcessSample(
+                n,
+                1000 + n,
+                cpu_cores=1.0,
+                rss_bytes=8 << 30,
+                threads=40,
+                workers=4,
+                workers_cpu_cores=0.5,
+                workers_rss_bytes=4 << 30,
+            )
+            for n in range(first, first + PER_NODE)
         ),
         tuple(
             GpuSample(n, f"GPU-{n}", "NVIDIA H200", 0.9, 70 << 30, 140 << 30, 60.0, 600.0, 700.0)

@@ -26,13 +26,17 @@ SHARED_FOLDERS = ("tests/browser/", "tests/integrations/mlflow_store/")
 SPREAD_FILES = ("tests/benchmarks/test_planted.py",)
 """Files of few and long tests that share nothing: each of the tests goes to whoever is free."""
 SLOWEST_FILES = (
+    "tests/launch/test_nodes.py",
     "tests/trace/test_scripts.py",
+    "tests/test_damaged_input.py",
     "tests/browser/",
     "tests/trace/test_communication.py",
+    "tests/trace/test_parallel_training.py",
     "tests/benchmarks/test_planted.py",
     "tests/trace/test_injection.py",
     "tests/launch/test_failures.py",
     "tests/tui/test_live_terminal.py",
+    "tests/integrations/test_framework_callbacks.py",
 )
 """Begun first, in this order; of the others none takes much longer than half a minute."""
 MAX_WORKERS = 4

@@ -89,7 +89,7 @@ def sensor_history(run: RunRecords) -> SensorHistory | None:
     gpus = [gpu.index for gpu in run.samples[0].gpus]
     return SensorHistory(
         at_s=np.array([sample.unix_s - STARTED_UNIX_S for sample in run.samples]),
-        host={name: _values(hosts, name) for name in ("cpu_share", *_RAM)},
+        hosts={"": {name: _values(hosts, name) for name in ("cpu_share", *_RAM)}},
         processes={
             rank: {
                 name: _values([sample.processes[row] for sample in run.samples], name)

@@ -2,21 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from importlib import import_module
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pytest
 
+from traceml.diagnose.engine import diagnose
+from traceml.diagnose.finding_order import STRAGGLERS
+from traceml.facts.gather import gather
 from traceml.model import record_layout
+from traceml.model.finding import Finding, Kind, Section
+from traceml.model.node import NodeState, NodeWay
+from traceml.model.parallel_place import MeshDimension, ParallelPlace
 from traceml.model.phase import COMPUTE, IN_BODY, MEASURED
 from traceml.model.rank import Rank, Region
 from traceml.model.run import Ending, Manifest
 from traceml.model.sample import GpuInterval, GpuSample, HostSample, ProcessSample, Sample
 from traceml.model.settings import Settings
-from traceml.store.records import BLOCK_DTYPE, STEP_DTYPE, RankRecords, RunRecords
+from traceml.store.records import (
+    BLOCK_DTYPE,
+    STEP_DTYPE,
+    NodeRecords,
+    RankRecords,
+    RunRecords,
+)
 
 STARTED_UNIX_S = 1_800_000_000.0
 GIB = 1 << 30
@@ -115,6 +129,72 @@ def make_steps(
         records["reserved_bytes"] = 12 * GIB
     number_steps(records)
     return records
+
+
+def on_nodes(
+    run: RunRecords, nodes: int = 2, uncertainty_s: float | None = 0.0001, **host: Any
+) -> RunRecords:
+    """The run on several machines, node-a the head; the sensors of each are the run's own, and
+    those of the last one have these values in every sample."""
+    each = len(run.ranks) // nodes
+    ranks, parts = [], []
+    for place in range(nodes):
+        name = f"node-{chr(ord('a') + place)}" if nodes <= 26 else f"node-{place:04}"
+        theirs = range(place * each, (place + 1) * each)
+        ranks += [
+            replace(
+                run.ranks[number],
+                rank=replace(
+                    run.ranks[number].rank,
+                    local_rank=number - theirs[0],
+                    local_world_size=each,
+                    node_rank=place,
+                    hostname=name,
+                ),
+            )
+            for number in theirs
+        ]
+        changes = host if place == nodes - 1 else {}
+        samples = tuple(
+            replace(
+                sample,
+                host=replace(sample.host, **changes),
+                processes=tuple(p for p in sample.processes if p.rank in theirs),
+                gpus=tuple(gpu for gpu in sample.gpus if gpu.index in theirs),
+            )
+            for sample in run.samples
+        )
+        state = NodeState(
+            run_id="run",
+            name=name,
+            hostname=name,
+            way=NodeWay.HTTP if place else NodeWay.HEAD,
+            clock_offset_s=0.0,
+            clock_uncertainty_s=uncertainty_s if place else 0.0,
+            is_finished=True,
+        )
+        parts.append(NodeRecords(state, tuple(theirs), samples, run.ending))
+    return replace(
+        run,
+        manifest=replace(run.manifest, nodes=nodes, hostname=parts[0].state.name),
+        ranks=tuple(ranks),
+        samples=parts[0].samples,
+        nodes=tuple(parts),
+    )
+
+
+def delay_node(run: RunRecords, place: int, by_ms: float) -> RunRecords:
+    """The run in which everything on one machine happens so much later."""
+    theirs = run.nodes[place].ranks
+    return replace(
+        run,
+        ranks=tuple(
+            replace(each, rank=replace(each.rank, unix_ns=each.rank.unix_ns + round(by_ms * 1e6)))
+            if each.rank.rank in theirs
+            else each
+            for each in run.ranks
+        ),
+    )
 
 
 def number_steps(records: npt.NDArray[Any], first: int = 0) -> None:
@@ -237,6 +317,62 @@ def with_settings(run: RunRecords, **settings: Any) -> RunRecords:
     """The run whose ranks all said that they train with these settings."""
     known = Settings(**settings)
     return replace(run, ranks=tuple(replace(rank, settings=known) for rank in run.ranks))
+
+
+def place_ranks(run: RunRecords, **dimensions: int) -> RunRecords:
+    """The run whose ranks fill a device mesh with these sizes in order, the last one fastest."""
+    sizes = tuple(dimensions.values())
+    return replace(
+        run,
+        ranks=tuple(
+            replace(
+                rank,
+                place=ParallelPlace(
+                    tuple(
+                        MeshDimension(name, int(at), size)
+                        for (name, size), at in zip(
+                            dimensions.items(), np.unravel_index(row, sizes), strict=True
+                        )
+                    )
+                ),
+            )
+            for row, rank in enumerate(run.ranks)
+        ),
+    )
+
+
+def replace_work(
+    run: RunRecords,
+    elements: npt.NDArray[Any],
+    us_per_element: float,
+    field: str = "batch_elements",
+) -> RunRecords:
+    """The run whose ranks had so many elements in each step, each of which took so long in
+    forward."""
+
+    def change(steps: npt.NDArray[Any], rank: int) -> None:
+        steps[field] = elements[rank]
+        _lengthen(steps, "forward", (elements[rank] * us_per_element * 1e3).astype(np.int64))
+
+    return map_steps(run, change)
+
+
+def make_pipeline(
+    longer_ms: float,
+    micro_batches: int = 8,
+    stages: int = 4,
+    replicas: int = 1,
+    has_bubbles: bool = True,
+) -> RunRecords:
+    """A pipeline in which stage 1 works so much longer, with the waits that its schedule makes."""
+    ranks = range(stages * replicas)
+    run = place_ranks(make_run(ranks=len(ranks), steps=60, noise=0.01), pp=stages, dp=replicas)
+    run = make_late(run, *range(replicas, 2 * replicas), by_ms=longer_ms)
+    run = map_steps(run, lambda steps, _: steps["micro_batches"].fill(micro_batches))
+    filling_ms = 0.001
+    if has_bubbles and micro_batches:
+        filling_ms = (stages - 1) / micro_batches * 37.0  # of what a stage works
+    return make_waiting(make_late(run, *ranks, phase="communication", by_ms=filling_ms))
 
 
 def schedule(
@@ -420,3 +556,27 @@ def flag_steps(run: RunRecords, watched: int, seen: int, seen_share: float) -> R
         steps["flags"][: round(len(steps) * seen_share)] |= np.uint32(seen)
 
     return map_steps(run, change)
+
+
+# Tables of rules: by the rule's file, then by words
+
+
+def rule_cases(table: Mapping[str, Mapping[str, Any]]) -> list[Any]:
+    """Returns the cases of a table as parameters of a test: the rule, and what it is tried on."""
+    return [
+        pytest.param(rule, case, id=f"{rule}, {name}")
+        for rule, by_name in table.items()
+        for name, case in by_name.items()
+    ]
+
+
+def check_rule(rule: str, run: RunRecords) -> Finding | None:
+    """Returns what one rule says of a run."""
+    found: Finding | None = import_module(f"traceml.diagnose.rules.{rule}").check(gather(run))
+    return found
+
+
+def told_without_straggler(run: RunRecords) -> set[Kind]:
+    """Returns what is told of a run's steps; empty where a rank is called a straggler."""
+    kinds = {each.kind for each in diagnose(gather(run)).sections[Section.STEP_TIME]}
+    return set() if kinds & STRAGGLERS else kinds

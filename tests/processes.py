@@ -11,6 +11,7 @@ import fcntl
 import json
 import os
 import pty
+import re
 import shutil
 import signal
 import struct
@@ -37,7 +38,20 @@ TERMINAL_ROWS, TERMINAL_COLUMNS = 33, 111
 BIN = Path(sys.executable).parent
 PYTHON, TRACEML = str(BIN / "python"), str(BIN / "traceml")
 
+REQUIRED = "TRACEML_TESTS_REQUIRE"
+"""An environment variable: what it names, `slurm`, `ray` or `mpi`, has to be on this machine; its
+tests then fail where they would be skipped."""
+
 T = TypeVar("T")
+
+
+def skip_without(name: str, why_not: str | None) -> pytest.MarkDecorator:
+    """Marks tests that need something which not every machine has; `why_not` says why not."""
+    is_required = name in os.environ.get(REQUIRED, "").split(",")
+    return pytest.mark.skipif(
+        why_not is not None and not is_required, reason=f"no {name} here: {why_not}"
+    )
+
 
 # A shell's background job ignores these, and every process below inherits that: not our tests'.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -72,6 +86,11 @@ def wait_until(condition: Callable[[], T | None], what: str, patience_s: float =
             pytest.fail(f"waited {patience_s:.0f} s in vain until {what}")
         time.sleep(POLL_S)
     return value
+
+
+def kernel_tells_of_collected_processes() -> bool:
+    """Whether a process that its parent has waited for still says how it ended."""
+    return tuple(int(part) for part in re.findall(r"\d+", os.uname().release)[:2]) >= (6, 15)
 
 
 @dataclass

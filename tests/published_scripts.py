@@ -7,12 +7,12 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-WARM = Path(__file__).with_name("warm_torch.py")
+from warm_jobs import WarmJob, run_warm
 
 
 @dataclass
@@ -38,15 +38,16 @@ class Ran:
         return cls(ran.returncode, ran.stdout, ran.stderr, _read_summary(logs, script.stem))
 
     @classmethod
-    def forked(cls, scripts: Sequence[Path], logs: Path, at_once: int) -> Iterator[tuple[str, Ran]]:
-        """Run many as copies of a process that has torch already, see `warm_torch.py`."""
-        words = [sys.executable, WARM, logs, str(at_once), *scripts]
-        ran = subprocess.run(words, capture_output=True, text=True, env=_environment())
-        assert ran.returncode == 0, ran.stderr
-        for line in ran.stdout.splitlines():
-            name, status = line.split()
-            stdout, stderr = ((logs / f"{name}.{ending}").read_text() for ending in ("out", "err"))
-            yield name, cls(int(status), stdout, stderr, _read_summary(logs, name))
+    def forked(cls, scripts: Sequence[Path], folder: Path, at_once: int) -> dict[str, Ran]:
+        """Run many as copies of a process that has torch already, see `warm_jobs.py`."""
+        jobs = [WarmJob([script], folder, script.stem) for script in scripts]
+        return {
+            job.run_name: cls(
+                done.status, done.stdout, done.stderr, _read_summary(job.logs, job.run_name)
+            )
+            for job, done in zip(jobs, run_warm(jobs, at_once), strict=True)
+            if job.run_name is not None
+        }
 
     @property
     def steps_taken(self) -> int:

@@ -9,6 +9,7 @@ terminal escape comes through. More of it:
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import random
@@ -32,18 +33,22 @@ from damage import (
     put_escapes_in,
     replace_file,
 )
+from traceml.api.agent_tools import AgentTools
 from traceml.api.compare import find_changes
 from traceml.api.comparison_pages import comparison_page as comparison_page_of
 from traceml.api.comparison_pages import find_for_page, many_page
+from traceml.api.export_run import RunExport
 from traceml.api.find_runs import choose_summaries, recover, view
 from traceml.api.query_runs import RunQuery, RunSearch
 from traceml.api.run_list_page import ListQuery, RunLister
 from traceml.api.watch import RunWatch
 from traceml.figures.comparison_page import comparison_page
+from traceml.figures.exported_timeline import write_timeline
 from traceml.model import record_layout
 from traceml.model.errors import TraceMLError
 from traceml.store.load import load_run
 from traceml.store.old_formats import STEPS_BY_VERSION
+from traceml.store.perfetto_trace import PerfettoWriter
 from traceml.summaries.read import read_summary
 from traceml.text.comparison import comparison_text
 from traceml.text.markdown import all_markdown
@@ -87,6 +92,7 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_whole_run(tmp_path_factory.mktemp("whole") / "logs" / "good")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FILES)
 def test_every_reader_of_a_damaged_file_gives_a_result_or_an_error_of_ours(
     good: Path, tmp_path: Path, name: str
@@ -195,6 +201,21 @@ def _recover(folder: Path, good: Path) -> Iterator[str]:
     yield view(str(folder), folder.parent)
 
 
+def _export(folder: Path, good: Path) -> Iterator[str]:
+    export = RunExport(str(folder), folder.parent)
+    for table in export.tables:  # as text they would take ten times as long, for every case
+        assert all(len(chunk) == len(table.columns) for chunk in table.chunks())
+    export.print_table("findings", "csv", io.BytesIO())
+    write_timeline(PerfettoWriter(io.BytesIO()), export.records, export.summary)
+    yield "\n".join(export.notes)
+
+
+def _agent_tools(folder: Path, good: Path) -> Iterator[str]:
+    tools = AgentTools([folder.parent], folder.parent)
+    for ask in (tools.verdict, tools.code, lambda run: tools.findings(run, None)):
+        yield json.dumps(ask(folder.name).result)
+
+
 READERS = (
     _view,
     _compare,
@@ -207,9 +228,11 @@ READERS = (
     _report_of_another_file,
     _load,
     _recover,
+    _export,
+    _agent_tools,
 )
 READ_BY_ALL = ("final_summary.json", "run.json")
-READERS_OF_FOLDERS = (_compared_pages, _page, _list, _query, _recover)
+READERS_OF_FOLDERS = (_compared_pages, _page, _list, _query, _recover, _export)
 """Those that read more than the summary and the manifest; `recover` loads the whole run."""
 
 

@@ -1,14 +1,16 @@
-"""Runs training scripts as copies of one process that has torch, each with a run of its own.
+"""Runs training scripts as copies of one process that has torch, each in a run of its own.
 
-usage: warm_torch.py LOGS AT_ONCE SCRIPT…
+usage: warm_torch.py AT_ONCE
 
-Torch, and the compiler that every optimizer of torch imports, take two seconds of CPU to load: most
-of what a short script costs. Here they are loaded once; then a process is forked for each script,
-calls `traceml.init` as a user's would, and runs the script as its main program. Its output is in
-LOGS/NAME.out and LOGS/NAME.err; a line `NAME STATUS` is printed when it has ended.
+What to run is read from its input: a list of what `warm_jobs.WarmJob` tells. Torch, and the
+compiler that every optimizer of torch imports, take two seconds of CPU to load: most of what a
+short script costs. Here they are loaded once; then a process is forked for each job, calls
+`traceml.init` as a user's would, unless the job is not to be traced, and runs the script as its
+main program. A line `NUMBER STATUS` is printed when it has ended.
 """
 
 import gc
+import json
 import os
 import runpy
 import sys
@@ -20,17 +22,18 @@ import torch._dynamo  # noqa: F401
 import traceml
 
 
-def run_as_main(script, logs):
+def run_as_main(job):
     """In the copy: all that a new interpreter would do, and end as one does."""
-    for descriptor, ending in ((1, "out"), (2, "err")):
-        opened = os.open(logs / f"{script.stem}.{ending}", os.O_CREAT | os.O_WRONLY)
+    for descriptor, name in ((1, job["stdout"]), (2, job["stderr"])):
+        opened = os.open(name, os.O_CREAT | os.O_WRONLY)
         os.dup2(opened, descriptor)
         os.close(opened)
-    os.chdir(logs)
-    sys.argv = [str(script)]
-    sys.path[0] = str(script.parent)
-    traceml.init(run_name=script.stem, logs_dir=logs)
-    runpy.run_path(str(script), run_name="__main__")
+    os.chdir(job["cwd"])
+    sys.argv = job["words"]
+    sys.path[0] = str(Path(sys.argv[0]).parent)
+    if job["run_name"] is not None:
+        traceml.init(run_name=job["run_name"], logs_dir=job["logs"])
+    runpy.run_path(sys.argv[0], run_name="__main__")
 
 
 def wait_for_one(running):
@@ -39,18 +42,18 @@ def wait_for_one(running):
 
 
 def main():
-    logs, at_once = Path(sys.argv[1]), int(sys.argv[2])
+    jobs, at_once = json.load(sys.stdin), int(sys.argv[1])
     gc.freeze()  # what all copies share is not looked through in each of them
     running = {}
-    for script in map(Path, sys.argv[3:]):
+    for number, job in enumerate(jobs):
         if len(running) >= at_once:
             wait_for_one(running)
         sys.stdout.flush()
         child = os.fork()
         if not child:
-            run_as_main(script, logs)
+            run_as_main(job)
             return
-        running[child] = script.stem
+        running[child] = number
     while running:
         wait_for_one(running)
 

@@ -182,7 +182,7 @@ def what_if_error(summary: dict[str, Any], job: Job, fixed: Run) -> float | None
     A prediction that says "or less" is held against the same measure as any other.
     """
     entries = (one for one in summary.get("what_if") or () if one.get("kind") in job.kinds)
-    entry = next(entries, {})
+    entry: dict[str, Any] = next(entries, {})
     predicted = entry.get("predicted_step_time_ms")
     measured = step_time_ms(fixed.summary or {})
     if predicted is None or not measured:

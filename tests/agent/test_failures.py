@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -12,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from processes import wait_until
+from processes import kernel_tells_of_collected_processes, wait_until
 from traceml.agent.failures import Deaths, FailureWatch
 from traceml.model.failure import Death
 from traceml.store.failures import read_seen
@@ -39,10 +38,6 @@ def test_an_end_is_seen_once_with_its_signal() -> None:
         assert found == Death(rank=3, pid=process.pid, unix_s=5.0, status=137)
         assert deaths.poll({process.pid: 3}, 6.0) == []
         assert deaths.wakers() == []
-
-
-def kernel_tells_of_collected_processes() -> bool:
-    return tuple(int(part) for part in re.findall(r"\d+", os.uname().release)[:2]) >= (6, 15)
 
 
 @pytest.mark.skipif(not kernel_tells_of_collected_processes(), reason="needs Linux 6.15")

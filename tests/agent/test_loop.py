@@ -15,9 +15,11 @@ import pytest
 from fake_nvml import FakeCounters
 from processes import PATIENCE_S, wait_until
 from ring_steps import write_steps
-from traceml.agent import loop
+from traceml.agent import loop, notify_targets, tracker_processes
 from traceml.agent.loop import Agent
 from traceml.api.run import RunOptions, new_run
+from traceml.model.environment import MESSAGES_MARK, NOTIFY, SUMMARY_MARK
+from traceml.model.tracker import LOG_TO_MARK
 from traceml.store import folder as folders
 from traceml.store import samples
 from traceml.trace.session import Session
@@ -81,6 +83,35 @@ def test_a_run_is_followed_to_its_end(folder: Path) -> None:
     assert ending.exit_status == 3
     assert not Path(folders.read_manifest(folder).ring_folder).exists()
     following.hang_up()
+
+
+TRACKER_STAND_IN = """\
+import sys
+from pathlib import Path
+said = sys.stdin.buffer.read()
+Path(sys.argv[3], "marks", "tracker-said-" + sys.argv[2]).write_text("logged")
+"""
+
+
+def test_the_end_is_delivered_to_everyone_at_once(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The command that is notified ends only when the tracker was told of the end."""
+    said = folder / "marks" / "tracker-said-wandb"
+    monkeypatch.setattr(tracker_processes, "TRACKER", TRACKER_STAND_IN)
+    for timeout in ("END_TIMEOUT_S", "COMMAND_TIMEOUT_S"):
+        monkeypatch.setattr(notify_targets, timeout, PATIENCE_S)
+    monkeypatch.setattr(loop, "MIN_DELIVERY_S", PATIENCE_S)
+    look = f"test -e {said} && exit; sleep 0.1"
+    monkeypatch.setenv(NOTIFY, f"for i in $(seq 600); do {look}; done; exit 9")
+    folders.write_mark(folder, LOG_TO_MARK, "wandb")
+    _train(folder, 7)
+    following = _Following(folder)
+    following.tell({"ended": {"exit_status": 0}})
+    assert following.finish()
+    following.hang_up()
+    assert folders.read_mark(folder, MESSAGES_MARK) is None, "the command was delivered"
+    assert folders.read_mark(folder, SUMMARY_MARK) == ""
 
 
 def test_the_counters_of_the_gpu_that_a_rank_has_are_kept(
@@ -154,7 +185,7 @@ def test_a_ring_that_fills_up_is_drained_in_time(
 
 
 def _read(following: _Following) -> int:
-    return sum(followed.ring.written() for followed in following.agent._followed())
+    return sum(followed.ring.written() for followed in following.agent._rings.followed())
 
 
 @pytest.mark.parametrize(

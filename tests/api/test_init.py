@@ -21,6 +21,8 @@ from processes import (
     started,
     wait_until,
 )
+from traceml.model.environment import MARKS, SUMMARY_MARK
+from traceml.trace import init
 
 INIT = STEPS + "import os, sys, time, traceml\ntraceml.init()\n"
 WAITS = "open('ready', 'w').close()\nwhile not os.path.exists('go'): time.sleep(0.01)\n"
@@ -245,3 +247,14 @@ if __name__ == "__main__":
     assert len(done.summary["step_time"]["groups"]["rows"]) == 2
     assert done.steps == 4
     done.assert_nothing_is_left()
+
+
+def test_only_a_summary_that_is_not_written_is_said_to_be_missing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    init._say_how_it_ended(str(tmp_path), written=False)
+    assert "the summary is not on disk yet" in capsys.readouterr().err
+    (tmp_path / MARKS).mkdir()
+    (tmp_path / MARKS / SUMMARY_MARK).touch()
+    init._say_how_it_ended(str(tmp_path), written=False)
+    assert capsys.readouterr().err == ""

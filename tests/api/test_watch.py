@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shutil
@@ -15,6 +16,7 @@ from failing import failed, report
 from processes import PATIENCE_S, TRACEML, started, wait_until
 from run_folders import write_rank, write_run
 from traceml.agent.close import summarise
+from traceml.api import watch as watch_module
 from traceml.api.watch import RunWatch
 from traceml.figures.page import Heatmap, Lines, RunPage
 from traceml.model.errors import RunNotFound, UnreadableRecords
@@ -203,6 +205,20 @@ def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text("{")
     with pytest.raises(UnreadableRecords, match="is damaged"):
         RunWatch(tmp_path)
+
+
+def test_a_run_that_takes_long_to_look_at_is_looked_at_less_often(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watch = RunWatch(write_run(tmp_path / "run"))
+    spent_s = itertools.accumulate([0.0, 8.0, 0.0, 2.0, 0.0, 3.0])  # before and after each look
+    monkeypatch.setattr(watch_module.time, "thread_time", lambda: next(spent_s))
+    watch.page()
+    assert watch.pause_s() == 1.0  # the first look reads all that there is
+    watch.page()
+    assert watch.pause_s() == 2.0 / watch_module.MAX_CORE_SHARE
+    watch.page()
+    assert watch.pause_s() == 2.0 / watch_module.MAX_CORE_SHARE
 
 
 TRAINING = """

@@ -45,7 +45,7 @@ def test_no_card_is_empty_and_every_picture_is_drawn(look: Look, server: Served,
         wait_until(lambda canvas=canvas: canvas.evaluate(_HAS_INK), "something is drawn")
     for figure in seen.main.get_by_role("figure").all():
         figure.scroll_into_view_if_needed()
-        expect(figure.locator("canvas, .bars").first).to_be_visible()
+        expect(figure.locator("canvas, .bars, .flame-frame").first).to_be_visible()
 
 
 _HAS_INK = """canvas => {
@@ -232,7 +232,7 @@ def test_the_keys_go_on_from_where_the_reader_is(look: Look, server: Served):
     seen.page.evaluate("document.activeElement.blur()")
     seen.page.locator("#step-memory").evaluate("part => part.scrollIntoView()")
     seen.page.keyboard.press("k")
-    expect(seen.page.locator("#step-time")).to_be_focused()
+    expect(seen.page.locator(f"#{names[names.index('step-memory') - 1]}")).to_be_focused()
 
 
 def test_a_window_of_any_usual_width_holds_the_page(look: Look, server: Served):

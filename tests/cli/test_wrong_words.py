@@ -46,6 +46,11 @@ def refused(words: list[str], cwd: Path) -> Finished:
 PEER_SUMMARIES = [str(path) for path in sorted(Path(__file__).parents[1].glob("data/peer/*.json"))]
 
 SAID = {
+    "a tracker mistyped": (
+        ["run", "--log-to", "wandb,mlfow", "train.py"],
+        "no tracker 'mlfow' (did you mean mlflow?); expected one or more of wandb, mlflow, "
+        "tensorboard, trackio",
+    ),
     "a command mistyped": (["runn"], "no command 'runn' (did you mean run?)"),
     "a command in capitals": (["Compare"], "(did you mean compare?)"),
     "a script for a command": (

@@ -54,6 +54,16 @@ def test_both_sides_of_a_logged_metric_and_its_change_are_in_the_file() -> None:
     assert found.interval is None and found.significant is None  # one run per side shows no spread
 
 
+def test_one_look_of_several_asks_for_more_than_a_single_one() -> None:
+    a, b = [1.0, 1.006, 0.994], [1.017, 1.023, 1.011]
+    once, thrice = (groups(a, b, metric="loss", looks=looks) for looks in (1, 3))
+    assert (once.verdict.status, thrice.verdict.status) == ("REGRESSION", "INCONCLUSIVE")
+    assert delta(once).interval == delta(thrice).interval  # the table has the 95 % one
+    equal = [1.0, 1.0035, 0.9965]
+    once, thrice = (groups(equal, equal[::-1], metric="loss", looks=looks) for looks in (1, 3))
+    assert (once.verdict.status, thrice.verdict.status) == ("NO CHANGE", "INCONCLUSIVE")
+
+
 def test_faster_but_worse_is_said_and_that_the_seed_is_not_known() -> None:
     found = one_each(logging(150.0, loss=0.50), logging(100.0, loss=0.52)).verdict
     assert found.status == "IMPROVEMENT"  # step time decides

@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
-from factories import flag_steps, make_late, make_run, make_waiting, spend
+from factories import (
+    flag_steps,
+    make_late,
+    make_pipeline,
+    make_run,
+    make_waiting,
+    replace_work,
+    spend,
+)
 from traceml.diagnose.all_rules import all_rules
 from traceml.diagnose.engine import diagnose
 from traceml.diagnose.live_findings import share_now
+from traceml.diagnose.rules import (
+    expert_imbalance,
+    pipeline_bubbles,
+    pipeline_imbalance,
+    uneven_batches,
+)
 from traceml.facts.gather import gather
 from traceml.model.finding import Kind, Section
 from traceml.model.record_layout import StepFlag
@@ -20,6 +35,13 @@ DRY = flag_steps(make_run(gpu=True), StepFlag.QUEUE_WATCHED, StepFlag.QUEUE_DRY,
 
 def late(phase: str) -> RunRecords:
     return make_waiting(make_late(make_run(4, h2d_ms=1.0), 2, phase=phase))
+
+
+def uneven(field: str) -> RunRecords:
+    """Rank 2 has more to work on."""
+    elements = np.random.default_rng(3).integers(900, 1100, (4, 200))
+    elements[2] *= 2
+    return make_waiting(replace_work(make_run(4), elements, 20.0, field))
 
 
 FOUND = {
@@ -37,6 +59,10 @@ FOUND = {
     Kind.COMPUTE_STRAGGLER: late("backward"),
     Kind.WAIT_STRAGGLER: late("rest"),
     Kind.STRAGGLER: make_waiting(make_late(late("input"), 2, phase="forward")),
+    uneven_batches.KIND: uneven("batch_elements"),
+    expert_imbalance.KIND: uneven("received_elements"),
+    pipeline_imbalance.KIND: make_pipeline(30),
+    pipeline_bubbles.KIND: make_pipeline(0, micro_batches=4),
 }
 """By kind, a run that has such a finding."""
 

@@ -25,6 +25,8 @@ SHARED = {
         ("bandwidth_bound", "near_gpu_limit", "small_kernels", "tensor_cores_idle"), "gpu_causes"
     ),
     **dict.fromkeys(("checkpoint_heavy", "evaluation_heavy"), "work_between_steps"),
+    **dict.fromkeys(("pipeline_bubbles", "pipeline_imbalance"), "pipeline_stages"),
+    **dict.fromkeys(("expert_imbalance", "uneven_batches"), "uneven_shares"),
 }
 """Rules whose tests share a file: there `FIRES` and `SILENT` have an entry for each of them."""
 

@@ -162,6 +162,14 @@ def test_without_workers_nobody_is_told_to_take_fewer() -> None:
             assert not re.search("fewer workers|prefetch_factor|persistent", action), action
 
 
+def test_nobody_is_told_to_take_fewer_workers_than_one() -> None:
+    for name in ("a full host", "swapping", "starved", "rare waits", "out of memory"):
+        facts = FACTS[name]
+        one = replace(facts, loader=replace(facts.loader, workers=1))
+        for action in actions(one, OFF):
+            assert not re.search("fewer workers than [01]", action), action
+
+
 def test_no_more_workers_than_cores_are_asked_for() -> None:
     samples = tuple(replace(s, host=replace(s.host, cores=4.0)) for s in make_samples(1, 3))
     few = gather(replace(make_run(input_ms=400, workers=2), samples=samples))

@@ -5,13 +5,23 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from factories import GIB, make_rank, make_run, map_steps, number_steps
+from factories import (
+    GIB,
+    make_rank,
+    make_run,
+    map_steps,
+    number_steps,
+    place_ranks,
+    with_settings,
+)
+from layer_runs import layer_records
 from traceml.facts.gather import gather
 from traceml.model import record_layout
 from traceml.model.phase import Phase
 from traceml.model.rank import Region
 from traceml.model.record_layout import StepFlag
 from traceml.store.blocks import fold
+from traceml.store.layer_records import LayerNumbers
 from traceml.store.records import RunRecords
 
 
@@ -292,3 +302,41 @@ def test_many_ranks_are_aligned_when_each_ends_elsewhere() -> None:
     assert facts.window.steps_analyzed == 94
     assert len(facts.ranks_used) == 64
     assert facts.mean.step_s == pytest.approx(0.037, rel=0.01)
+
+
+def test_a_deep_profile_without_layers_says_why() -> None:
+    def notes(run: RunRecords, profile: str = "deep") -> tuple[str, ...]:
+        return gather(replace(run, manifest=replace(run.manifest, profile=profile))).layers.notes
+
+    run = make_run(steps=60)
+
+    def without_forward(steps: np.ndarray, rank: int) -> None:
+        steps["forward_ns"] = -1
+
+    without_model = map_steps(run, without_forward)
+    (said,) = notes(without_model)
+    assert said.startswith("No layers: no torch.nn.Module was called in a training step.")
+    (said,) = notes(make_run(steps=5))
+    assert said.startswith("No layers: the run took 5 steps")
+    (said,) = notes(run)
+    assert said == "No layers: none of the steps could be looked at layer by layer."
+    assert notes(without_model, "essential") == ()
+
+
+def test_gradient_norms_of_parameters_that_are_spread_over_ranks_are_said_to_be_of_parts() -> None:
+    norms = LayerNumbers((5, 6), np.ones((2, 1)))
+
+    def notes(run: RunRecords) -> str:
+        seen = [
+            layer_records(each.rank.pid, forward_ms={"a": 1.0}, norms=norms) for each in run.ranks
+        ]
+        return " ".join(gather(replace(run, layers=tuple(seen))).layers.notes)
+
+    run = make_run(ranks=2)
+    words = "of a rank's own part of the parameters"
+    for parallelism in ("FSDP2", "DDP + FSDP2"):
+        said = notes(with_settings(run, parallelism=parallelism))
+        assert words in said and "(FSDP2)" in said
+    assert "(tensor parallelism)" in notes(place_ranks(run, tp=2))
+    assert notes(with_settings(run, parallelism="DDP")) == notes(place_ranks(run, dp=2)) == ""
+    assert notes(with_settings(make_run(), parallelism="FSDP2")) == ""

@@ -23,7 +23,7 @@ MS = 1_000_000
 def stretch(steps: npt.NDArray[Any], first: int = 0) -> list[tuple[float, float]]:
     """Begin and end of each stretch, in milliseconds since the first step began."""
     rank = make_rank(steps, gpu=True)
-    return _in_ms(step_stretches(rank.rank, complete_steps(rank), rank.blocks, first))
+    return _in_ms(step_stretches(rank.rank, complete_steps(rank), rank.blocks, first).analyzed)
 
 
 def _in_ms(found: Stretches) -> list[tuple[float, float]]:
@@ -75,6 +75,10 @@ def test_only_steps_count(steps: npt.NDArray[Any], expected: list[tuple[float, f
 
 def test_warm_up_does_not_count() -> None:
     assert stretch(ten_steps(), first=3) == [(30, 100)]
+    rank = make_rank(ten_steps(pause={6: 30.0}), gpu=True)
+    found = step_stretches(rank.rank, complete_steps(rank), rank.blocks, first=3)
+    assert _in_ms(found.analyzed) == [(30, 60), (90, 130)]
+    assert _in_ms(found.every) == [(0, 60), (90, 130)]
 
 
 def test_what_comes_after_the_last_step_and_what_failed_does_not_count() -> None:
@@ -95,7 +99,7 @@ def test_folded_steps_count_where_a_block_holds_nothing_else() -> None:
         (block(evaluation={4: 50.0}), []),
         (block(compile={0: 400.0}), []),
     ):
-        assert _in_ms(step_stretches(rank.rank, steps, blocks)) == expected
+        assert _in_ms(step_stretches(rank.rank, steps, blocks).every) == expected
 
 
 def test_ranks_on_one_gpu_train_when_any_of_them_does() -> None:

@@ -1,13 +1,15 @@
 """Processes, host and GPUs: context where it was sampled, and a GPU only where there is one."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from counted_runs import TRANSFORMER_BF16
 from drawn_runs import figure, page_of, part, standing_of
-from factories import GIB, count_gpus, make_run
+from factories import GIB, count_gpus, make_run, on_nodes
 from traceml.facts.history import History, SensorHistory
+from traceml.figures.page import Lines
 from traceml.figures.run_page import run_page
 from traceml.model.lineage import Code, Environment, Gpu, Hardware, Lineage
 from traceml.model.rank import Region
@@ -52,6 +54,12 @@ def test_the_host_shows_its_cpu_and_its_memory() -> None:
     assert (cpu.y.low, cpu.y.high, cpu.y.unit) == (0.0, 100.0, "%")
 
 
+def test_tiles_of_several_machines_say_whose_they_are() -> None:
+    shown = tiles(on_nodes(make_run(ranks=4), 2, cpu_share=0.9), "system")
+    assert shown["CPU"] == ("70%", "mean of 2 machines; highest 90% on node-b")
+    assert shown["RAM"][1] == "mean of 2 machines; highest 8.00 GiB on node-a"
+
+
 def test_there_is_a_gpu_card_only_where_there_is_a_gpu() -> None:
     assert "gpu" not in ids(make_run())
     assert "gpu" in ids(make_run(gpu=True))
@@ -66,7 +74,7 @@ def counted_history(*gpus: dict[str, list[float]]) -> History:
     return History(
         sensors=SensorHistory(
             at_s=np.arange(2.0),
-            host={},
+            hosts={"": {}},
             processes={},
             gpus={
                 index: {name: np.array(values) for name, values in each.items()}
@@ -103,9 +111,11 @@ def test_an_idle_disk_and_an_idle_network_are_not_drawn() -> None:
     at = np.arange(3.0)
     sensors = SensorHistory(
         at_s=at,
-        host={
-            "disk_read_bytes_per_s": np.array([10.0, 20.0, np.nan]),
-            "network_sent_bytes_per_s": np.array([np.nan, 5e8, 4e8]),
+        hosts={
+            "": {
+                "disk_read_bytes_per_s": np.array([10.0, 20.0, np.nan]),
+                "network_sent_bytes_per_s": np.array([np.nan, 5e8, 4e8]),
+            }
         },
         processes={},
         gpus={},
@@ -114,6 +124,29 @@ def test_an_idle_disk_and_an_idle_network_are_not_drawn() -> None:
     assert [drawn.id for drawn in part(page, "system").figures] == ["system-network"]
     (lines,) = part(page, "system").figures
     assert (lines.y.unit, lines.series[0].values) == ("MiB/s", (None, 476.8, 381.5))
+
+
+def test_the_machines_of_a_run_over_several_have_a_line_each() -> None:
+    def sampled(share: float, sent: float) -> dict[str, Any]:
+        known = {"cpu_share": share, "ram_used_bytes": 2e9, "network_sent_bytes_per_s": sent}
+        return {name: np.full(3, value) for name, value in known.items()}
+
+    def drawn(hosts: dict[str, Any]) -> dict[str, Lines]:
+        sensors = SensorHistory(at_s=np.arange(3.0), hosts=hosts, processes={}, gpus={})
+        page = run_page(None, standing_of("live", None), History(sensors=sensors))
+        return {each.id: each for each in part(page, "system").figures}
+
+    found = drawn({"host-a": sampled(0.25, 5e8), "host-b": sampled(0.5, 0.0)})
+    assert list(found) == ["system-cpu", "system-ram", "system-network-sent"]
+    cpu = found["system-cpu"]
+    assert cpu.title == "CPU by node"
+    assert {each.name: each.values[0] for each in cpu.series} == {"host-a": 25.0, "host-b": 50.0}
+    many = drawn({f"host-{number}": sampled(number / 100, 0.0) for number in range(40)})
+    assert [each.name for each in many["system-cpu"].series] == [
+        "Highest node",
+        "Median node",
+        "Lowest node",
+    ]
 
 
 def test_a_host_that_nobody_sampled_has_no_card() -> None:

@@ -27,6 +27,7 @@ def test_parts_come_in_the_order_of_reading() -> None:
     page = page_of(make_run(ranks=2, gpu=True))
     assert [found.id for found in page.parts] == [
         "step-time",
+        "goodput",
         "step-memory",
         "metrics",
         "process",

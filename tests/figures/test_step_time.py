@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from drawn_runs import figure, history_of, page_of, part, standing_of, step_history
-from factories import idle_gpu, make_run, make_waiting, work_between
+from factories import idle_gpu, make_run, make_waiting, place_ranks, work_between
 from traceml.facts.history import History
 from traceml.figures.charts_over_ranks import MAX_LINES
 from traceml.figures.charts_over_steps import MAX_CELLS, rank_heat
@@ -312,3 +312,23 @@ def test_finer_figures_are_called_as_on_the_page(run: RunRecords) -> None:
     on_page = {drawn.id for each in page_of(run).parts for drawn in each.figures}
     assert {drawn.id for drawn in finer} <= on_page
     assert all(getattr(drawn, "zooms", False) for drawn in finer)
+
+
+def test_ranks_are_named_with_their_places_in_the_mesh() -> None:
+    page = page_of(place_ranks(STRAGGLING, dp=2, tp=2))
+    assert table(page, "rank-table").rows[0].cells[0] == "rank 2 (dp 1, tp 0)"
+    assert "Rank 2 (dp 1, tp 0)" in {lens.label for lens in page.lenses}
+    assert not any(each.id == "mesh-table" for part in page.parts for each in part.tables)
+
+
+def test_many_ranks_have_a_table_by_the_dimensions_of_the_mesh() -> None:
+    run = make_run(ranks=24, steps=20, communication_ms=2, slow_rank=5, noise=0)
+    found = table(page_of(place_ranks(make_waiting(run), dp=4, tp=6)), "mesh-table")
+    assert [row.cells[:2] for row in found.rows][:5] == [
+        ("dp 0", "6"),
+        ("dp 1", "6"),
+        ("dp 2", "6"),
+        ("dp 3", "6"),
+        ("tp 0", "4"),
+    ]
+    assert cells(found, "tp 5")["Forward"] == "15.0 ms"

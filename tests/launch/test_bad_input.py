@@ -51,6 +51,11 @@ def _refuse(arguments: list[str], cwd: Path) -> Finished:
             ["train.py", "--trace-max-steps", "ten"], "'ten' is not a whole number", id="no number"
         ),
         pytest.param(
+            ["train.py", "--kineto", "0"],
+            "--kineto: '0' is not a whole number from 1 to 20",
+            id="no step to trace",
+        ),
+        pytest.param(
             ["--nproc-per-node", "2", "--", "python", "train.py"],
             "give them to the command",
             id="processes of a command",

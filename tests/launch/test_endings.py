@@ -62,7 +62,9 @@ def test_a_script_that_raised_before_training_is_an_exception(
 ) -> None:
     (tmp_path / "train.py").write_text(script)
     plain = run([PYTHON, "train.py"], tmp_path)
-    done = run_traceml(["run", "train.py"], tmp_path, script)
+    # With the interpreter of `plain`: a traceback may name it, and the one that the installed
+    # `traceml` begins with may be the same one by another path.
+    done = run([PYTHON, "-m", "traceml", "run", "train.py"], tmp_path)
     assert done.status == plain.status == 1
     assert done.stderr.startswith(plain.stderr)
     failure = failure_of(done)

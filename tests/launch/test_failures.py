@@ -278,6 +278,8 @@ def test_a_rank_that_never_comes_is_named_when_the_job_is_ended(hanging: Running
     assert (failure["kind"], failure["rank"], failure["step"]) == ("HANG", 1, 20)
     assert failure["where"] == "train.py:25 in go_wrong"
     assert failure["evidence"]["waiting_ranks"] == "0"
+    assert failure["evidence"]["phase"] == "forward"
+    assert done.summary["goodput"]["parts_s"]["hang"] > 20
     stacks = (done.folder / failure["evidence"]["stacks"].split(", ")[1]).read_text()
     assert "in go_wrong" in stacks
     done.assert_nothing_is_left()

@@ -171,6 +171,7 @@ def test_a_signal_to_the_whole_group_reaches_the_script_once(tmp_path: Path) -> 
         done = running.finish()
     assert (tmp_path / "seen").read_text() == str([signal.SIGUSR1.value])
     assert (done.status, done.steps) == (0, 5)
+    assert done.summary["failure"] is None  # as Slurm's --signal=USR1@60 warns a job
     done.assert_nothing_is_left()
 
 

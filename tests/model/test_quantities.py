@@ -11,6 +11,7 @@ from traceml.model.quantities import (
     duration,
     memory,
     milliseconds,
+    operations,
     param_words,
     percent,
     rate,
@@ -75,6 +76,15 @@ def test_memory_is_in_binary_units(size: int, text: str) -> None:
     assert memory(size) == text
 
 
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [(0, "0 FLOP"), (124.6e6, "125 MFLOP"), (3.471e12, "3.47 TFLOP"), (999.6e9, "1.00 TFLOP")],
+)
+def test_operations_are_in_decimal_units(number: float, text: str) -> None:
+    assert operations(number) == text
+    assert operations(number, "/s") == f"{text}/s"
+
+
 def test_counts_and_rates_carry_their_noun() -> None:
     assert [count(1, "step"), count(1200, "step"), count(1200)] == [
         "1 step",
@@ -87,7 +97,7 @@ def test_counts_and_rates_carry_their_noun() -> None:
 @pytest.mark.parametrize("missing", [None, math.nan, math.inf])
 def test_not_measured_is_never_a_number(missing: float | None) -> None:
     written = (duration(missing), milliseconds(missing), percent(missing), memory(missing))
-    assert set(written) | {rate(missing, "steps"), count(None)} == {"n/a"}
+    assert set(written) | {rate(missing, "steps"), count(None), operations(missing)} == {"n/a"}
 
 
 @given(st.floats(1e-7, 1e6), st.floats(1e-7, 1e6))

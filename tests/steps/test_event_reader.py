@@ -104,6 +104,18 @@ def test_a_slot_that_is_not_written_yet_is_waited_for(ring):
     assert ring.reader.cursor == ring.number
 
 
+@pytest.mark.parametrize("before", [0, CAPACITY - 2], ids=["at the beginning", "at the end"])
+def test_what_is_written_behind_an_empty_slot_is_found_anywhere_in_the_ring(ring, before):
+    for _ in range(before // 2):
+        ring.step()
+    ring.read()
+    ring.number += 1
+    ring.step()
+    for _ in range(MIN_TIMES_EMPTY - 1):
+        assert not ring.read()
+    assert len(ring.read()) == 1
+
+
 def test_a_slot_that_is_never_written_is_skipped_after_some_readings(ring):
     ring.step()
     ring.number += 1  # a signal's handler raised after the slot was reserved

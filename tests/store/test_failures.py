@@ -43,8 +43,9 @@ def test_reports_come_in_order_of_time_and_strangers_are_passed_over():
         {"kind": "metrics", "values": {}},
         {"kind": "failure", "number": 3, "of_a_later_version": 1, **asdict(early)},
     ]
-    assert failures.reports(messages, {}) == (early, late)
-    assert [each.rank for each in failures.reports(messages, {1001: 4})] == [4, 0]
+    found = failures.reports(messages)
+    assert failures.in_order(found, {}) == (early, late)
+    assert [each.rank for each in failures.in_order(found, {1001: 4})] == [4, 0]
 
 
 @pytest.mark.parametrize(

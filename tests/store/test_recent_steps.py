@@ -15,6 +15,7 @@ from traceml.facts.step_table import complete_steps, step_table
 from traceml.model.failure import NOTHING_SEEN, AgentSaw, Doing, Stall, Standing
 from traceml.model.record_layout import StepFlag
 from traceml.model.run import Manifest
+from traceml.model.sample import StackBurst, StackSample
 from traceml.store import recent_steps
 from traceml.store.recent_steps import RecentSteps, select_steps
 from traceml.store.records import RunRecords
@@ -193,6 +194,20 @@ def test_the_last_samples_come_along_under_the_ranks_final_numbers(last, tracer)
     assert window is not None
     assert len(window.samples) == recent_steps.MAX_SAMPLES
     assert [process.rank for process in window.samples[-1].processes] == [0, 1]
+
+
+def test_of_long_bursts_of_stack_samples_the_last_are_kept(last, tracer, monkeypatch):
+    monkeypatch.setattr(recent_steps, "MAX_STACK_SAMPLES", 5)
+    made = tracer(rank=0, pid=1000, steps=256)
+    slow_steps(made, 10)
+    follow(last, made.path)
+    for number in range(4):
+        samples = (StackSample(float(number), 1, "forward"),) * (9 if number == 1 else 2)
+        last.add_stacks(StackBurst(number, 1000, "py-spy", 2, 0, samples))
+    last.add_stacks(StackBurst(9, 1000, "py-spy", 2, 0, samples, is_of_worker=True))
+    window = last.window()
+    assert window is not None
+    assert [burst.rank for burst in window.stack_bursts] == [2, 3]
 
 
 def test_what_goes_wrong_is_news_for_a_few_windows_though_no_step_comes(last, tracer):

@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from factories import make_samples
+from factories import make_run, make_samples
+from node_runs import bring_to_head, write_nodes
+from run_folders import write_run
 from traceml.model.errors import RunNotFound
 from traceml.model.record_layout import STEP_BYTES, StepFlag
 from traceml.model.run import Manifest
@@ -20,9 +22,12 @@ from traceml.store import folder as folders
 from traceml.store import logged, record_file, run_follower, samples
 from traceml.store.buckets import PEAKS, SUMMED, RankBuckets
 from traceml.store.load import load_run
+from traceml.store.node_folders import NODES
 from traceml.store.records import RankRecords
 from traceml.store.run_follower import RunFollower
+from traceml.store.run_so_far import run_so_far
 from traceml.store.samples import SampleFile
+from traceml.store.step_records import count_complete
 
 STARTED_S = 1_800_000_000.0
 Tracers = Callable[..., Any]
@@ -113,6 +118,20 @@ def test_totals_stay_exact_while_old_steps_are_folded(
     early, late = play(tracer, run_folder, seed), followed(run_folder)
     check_totals(run_folder, early.ranks())
     check_totals(run_folder, late.ranks())
+    for follower in (early, late):
+        check_so_far(run_folder, follower)
+
+
+def check_so_far(folder: Path, follower: RunFollower) -> None:
+    """The few records of each process hold the time of all of them."""
+    found, loaded = run_so_far(follower.nodes()).ranks, load_run(folder).ranks
+    assert [rank.rank.rank for rank in found] == [rank.rank.rank for rank in loaded]
+    for short, whole in zip(found, loaded, strict=True):
+        for name in ("wall_ns", "input_ns", "body_ns", "compile_ns"):
+            assert sums(short, name)[0] == pytest.approx(sums(whole, name)[0], rel=1e-9)
+        assert count_complete(short.steps, short.blocks) == count_complete(
+            whole.steps, whole.blocks
+        )
 
 
 def followed_while_folded(
@@ -174,7 +193,7 @@ def test_a_long_run_is_kept_in_few_buckets(
 def test_many_ranks_have_fewer_buckets_each(
     tracer: Tracers, run_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run_follower, "MAX_CELLS", 256)
+    monkeypatch.setattr(run_follower, "MAX_CELLS", 192)
     follower = RunFollower(run_folder)
     for rank in range(3):
         made = tracer(rank=rank, pid=100 + rank)
@@ -450,8 +469,7 @@ def test_samples_are_the_same_bit_by_bit_or_at_once(
         if number % 137 == 0:
             follower.refresh()
     follower.refresh()
-    early, late = follower.samples(), followed(run_folder).samples()
-    assert early is not None and late is not None
+    ((_, early),), ((_, late),) = follower.samples(), followed(run_folder).samples()
     np.testing.assert_array_equal(early.unix_s, late.unix_s)
     np.testing.assert_array_equal(early.host, late.host)
     assert 300 <= len(early.unix_s) <= 600
@@ -467,12 +485,11 @@ def test_a_sample_that_is_cut_short_is_passed_over(run_folder: Path) -> None:
     path = run_folder / samples.FILE_NAME
     path.write_bytes(path.read_bytes()[:-20])
     follower = followed(run_folder)
-    table = follower.samples()
-    assert table is not None and len(table.unix_s) == 2
+    ((_, table),) = follower.samples()
+    assert len(table.unix_s) == 2
     file.append(make_samples(1, 4)[3])  # the agent cuts the rest of it off
     follower.refresh()
-    table = follower.samples()
-    assert table is not None
+    ((_, table),) = follower.samples()
     assert (table.unix_s - table.unix_s[0]).tolist() == [0.0, 1.0, 3.0]
 
 
@@ -528,3 +545,53 @@ def test_a_line_that_is_no_message_is_passed_over(run_folder: Path) -> None:
     (run_folder / "rank-0-1.messages").write_bytes(b"\n".join(lines) + b"\n")
     (logged_loss,) = followed(run_folder).metrics()["loss"]
     assert list(logged_loss.steps) == [1]
+
+
+# Several machines
+
+
+def test_the_ranks_of_all_nodes_are_followed_on_the_heads_clock(tmp_path: Path) -> None:
+    run = make_run(ranks=4, steps=60)
+    one = followed(write_run(tmp_path / "one", run))
+    head, other = write_nodes(tmp_path, 2, ahead_s=300.0, run=run)
+    follower = followed(head)
+    assert [rank.rank.rank for rank in follower.ranks()] == [0, 1]
+    bring_to_head(head, other)  # it joins while the run is followed
+    follower.refresh()
+    for alone, found in zip(one.ranks(), follower.ranks(), strict=True):
+        assert alone.rank.rank == found.rank.rank
+        np.testing.assert_array_equal(alone.sums, found.sums)
+        np.testing.assert_allclose(alone.began_unix_s, found.began_unix_s)
+    numbers = follower.rank_numbers()
+    assert sorted(numbers.values()) == [0, 1, 2, 3]
+    samples = dict(follower.samples())
+    assert list(samples) == ["host-a", "host-b"]
+    assert sorted(numbers[pid] for each in samples.values() for pid in each.processes) == [
+        *range(4)
+    ]
+    np.testing.assert_allclose(samples["host-b"].unix_s, samples["host-a"].unix_s)
+    shutil.rmtree(head / NODES)  # as if its disk had gone: the run stays
+    follower.refresh()
+    assert [rank.rank.rank for rank in follower.ranks()] == [0, 1]
+
+
+def test_metrics_that_every_node_logs_are_kept_once(tracer: Tracers, run_folder: Path) -> None:
+    node = run_folder / NODES / "host-b"
+    node.mkdir(parents=True)
+    folders.write_manifest(node, folders.read_manifest(run_folder))
+    for rank, place in ((0, run_folder), (1, node)):
+        (place / f"rank-{rank}-7.messages").write_text(
+            "".join(
+                json.dumps(
+                    {"kind": "metrics", "step": step, "values": {"loss": rank, f"x{rank}": 1}}
+                )
+                + "\n"
+                for step in range(3)
+            )
+        )
+    found = followed(run_folder).metrics()
+    assert {name: list(life.values) for name, (life,) in found.items()} == {
+        "loss": [0.0] * 3,
+        "x0": [1.0] * 3,
+        "x1": [1.0] * 3,
+    }

@@ -103,3 +103,22 @@ def test_lines_that_are_no_samples_are_passed_over(tmp_path, content):
 
 def test_a_run_that_was_never_sampled_has_no_samples(tmp_path):
     assert read(tmp_path) == ()
+
+
+@pytest.mark.parametrize("most", [1, 3, 12, 99])
+def test_of_many_samples_some_from_all_of_the_run_are_read(tmp_path, most):
+    file = SampleFile(tmp_path)
+    for second in range(100):
+        file.append(sample(second))
+    seconds = [each.unix_s for each in read(tmp_path, most)]
+    assert seconds == sorted(set(seconds))
+    assert most / 2 < len(seconds) <= most
+    assert seconds[0] == 0.0
+    assert seconds[-1] >= 98 - 2 * 100 / most
+
+
+def test_as_many_samples_as_may_be_read_are_all_read(tmp_path):
+    file = SampleFile(tmp_path)
+    for second in range(100):
+        file.append(sample(second))
+    assert len(read(tmp_path, 100)) == 100

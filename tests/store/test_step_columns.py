@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from traceml.model.record_layout import NOT_MEASURED
 from traceml.store.records import STEP_DTYPE
 from traceml.store.step_columns import columns_of
-from traceml.store.step_records import WIDE
+from traceml.store.step_records import WIDE, joined
 
 
 @st.composite
@@ -80,3 +80,25 @@ def test_what_was_recorded_cannot_be_changed() -> None:
 def test_a_name_that_no_record_has_is_refused() -> None:
     with pytest.raises(ValueError, match="no_such_field"):
         columns_of(np.zeros(3, STEP_DTYPE))["no_such_field"]
+
+
+@given(steps=step_records())
+def test_a_field_that_is_the_same_in_all_records_may_be_had_as_one_number(
+    steps: npt.NDArray[Any],
+) -> None:
+    columns = columns_of(steps)
+    for name in STEP_DTYPE.names or ():
+        found = columns.broadcastable(name)
+        assert np.broadcast_to(found, len(steps)).tolist() == steps[name].tolist()
+        if name in WIDE and len(set(steps[name].tolist())) == 1:
+            assert isinstance(found, int)
+
+
+@given(steps=step_records(), first=st.integers(0, 12), second=st.integers(0, 12))
+def test_parts_of_records_are_joined_in_order(
+    steps: npt.NDArray[Any], first: int, second: int
+) -> None:
+    first, second = sorted((first, second))
+    parts = [steps[:first], steps[first:second], steps[second:]]
+    assert joined(parts).tobytes() == steps.tobytes()
+    assert len(joined([])) == 0

@@ -5,7 +5,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from factories import GIB, make_rank, make_run, map_steps
+from factories import GIB, make_rank, make_run, map_steps, place_ranks
 from failing import failed, report
 from traceml.model.rank import Region
 from traceml.model.record_layout import StepFlag
@@ -238,3 +238,12 @@ def test_a_run_that_did_not_fail_has_no_failure(run: RunRecords) -> None:
     assert summary.failure is None
     assert summary.stability is not None
     assert summary.primary_diagnosis.section == "step_time"
+
+
+def test_each_row_says_where_its_rank_stands_in_the_mesh() -> None:
+    run = place_ranks(make_run(ranks=4), pp=2, dp=2)
+    rows = build(run, 0.0, "0").step_time.groups.rows
+    assert [row.identity.mesh for row in rows.values()][1] == {"pp": 0, "dp": 1}
+    plain = build(make_run(ranks=2), 0.0, "0").step_time.groups.rows
+    assert [row.identity.mesh for row in plain.values()] == [None, None]
+    assert [row.identity.pipeline_stages for row in plain.values()] == [None, None]

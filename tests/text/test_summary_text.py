@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from factories import idle_gpu, make_rank, make_run, map_steps, spend, stall
+from factories import idle_gpu, make_rank, make_run, map_steps, place_ranks, spend, stall
 from failing import failed, report
 from traceml.model.rank import Region
 from traceml.model.settings import Settings
@@ -136,7 +136,8 @@ def test_a_large_world_shows_its_slowest_ranks() -> None:
     text = text_of(make_run(ranks=20, steps=20, slow_rank=13))
     assert "the slowest 8 of 20" in text
     table = text.split("Ranks")[1].split("\n\n")[0].splitlines()
-    assert len(table) == 2 + 8
+    assert len(table) == 2 + 8 + 1
+    assert table[-1].startswith("  own time in ms: fastest")
     assert table[2].split()[0] == "13"
 
 
@@ -320,3 +321,24 @@ def test_one_long_stall_is_told_as_one_step_and_never_as_the_typical_one(phase: 
     assert "One step (number 120) took 1 min 10 s" in text
     assert "without it a mean step takes 23.9 ms" in text
     assert "typical" not in text and "(critical)" not in text
+
+
+def test_ranks_are_told_with_their_places_in_the_mesh() -> None:
+    text = text_of(place_ranks(make_run(ranks=4, communication_ms=2), dp=2, tp=2))
+    assert line_with(text, "3 (dp 1, tp 1)")
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_of_many_ranks_those_that_share_a_coordinate_are_shown_together() -> None:
+    run = make_run(ranks=16, communication_ms=2, h2d_ms=1, steps=20, slow_rank=3)
+    text = text_of(place_ranks(run, pp=2, dp=4, tp=2))
+    assert "the slowest 8 of 16" in text
+    for words in ("pp 0", "pp 1", "dp 0", "dp 3", "tp 0", "tp 1"):
+        assert any(line.strip().startswith(f"{words} ") for line in text.splitlines())
+    assert max(map(len, text.splitlines())) <= 80
+    assert "pp 0" not in text_of(place_ranks(make_run(ranks=4), dp=4))
+
+
+def test_a_dimension_with_many_coordinates_is_not_a_table_of_its_own() -> None:
+    text = text_of(place_ranks(make_run(ranks=20, steps=20), dp=20))
+    assert not any(line.strip().startswith("dp 1 ") for line in text.splitlines())

@@ -83,8 +83,14 @@ def test_a_saver_in_another_thread_holds_up_nobody(saved, tmp_path):
     assert saved(save_aside)[0] == 0
 
 
+@pytest.fixture
+def accelerate_not_loaded(monkeypatch):
+    """Before tracing begins: another test may have imported the real one into this process."""
+    monkeypatch.delitem(sys.modules, "accelerate.accelerator", raising=False)
+
+
 def test_a_library_that_is_loaded_later_is_seen_and_a_saver_in_a_saver_counts_once(
-    traced, tmp_path, monkeypatch
+    accelerate_not_loaded, traced, tmp_path, monkeypatch
 ):
     class Accelerator:
         def save_state(self, state):

@@ -11,6 +11,7 @@ from torch import nn
 import traceml
 from traceml.model.failure import amounts_in, is_consequence, is_out_of_memory
 from traceml.trace import failure as failing
+from traceml.trace.footprint import footprint
 
 
 class Refuses(nn.Module):
@@ -61,6 +62,34 @@ def test_an_exception_in_forward_is_noted_with_its_module(traced, job):
     assert (found["error"], found["message"], found["is_handled"]) == ("ValueError", "no", True)
     assert (found["step"], found["phase"], found["module"]) == (4, "forward", "1.1")
     assert found["where"].endswith("in forward")
+
+
+class TrainerAndModel(torch.nn.Module):
+    """A module that trains itself, as those of some frameworks do."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+
+    def fit(self):
+        raise self.error
+
+    def forward(self):
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    ("method", "phase", "module"),
+    [("fit", None, None), ("__call__", "forward", "TrainerAndModel")],
+    ids=["a method that is no forward pass", "a forward pass"],
+)
+def test_only_a_call_of_a_module_is_a_forward_pass(traced, job, method, phase, module):
+    trainer = TrainerAndModel(job.model[0])
+    trainer.error = ValueError("no")
+    with pytest.raises(ValueError, match="no"), traceml.trace_step():
+        getattr(trainer, method)()
+    (found,) = failures(traced)
+    assert (found["phase"], found["module"]) == (phase, module)
 
 
 def test_an_exception_in_backward_is_noted(traced, job):
@@ -272,3 +301,57 @@ def test_a_secret_is_masked_before_a_long_text_is_cut():
     message = failing.describe(ValueError(text)).message
     assert len(message) <= failing.MAX_MESSAGE
     assert "q1" not in message
+
+
+class _Full(torch.nn.Linear):
+    """A layer that runs out of memory when it is told to, in evaluation or not."""
+
+    is_full = False
+
+    def forward(self, inputs):
+        if self.is_full:
+            torch.empty(1 << 50, dtype=torch.uint8)
+        return super().forward(inputs)
+
+
+def failure_of(traced):
+    traced.finish()
+    return next(said for said in traced.messages() if said["kind"] == "failure")
+
+
+def test_memory_that_runs_out_in_validation_is_told_as_evaluation(traced):
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), _Full(2, 2))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(torch.randn(2, 2)).sum().backward()
+        optimizer.step()
+    model[1].is_full = True
+    model.eval()
+    with torch.no_grad(), pytest.raises(RuntimeError, match="allocate"):
+        model(torch.randn(2, 2))
+    found = failure_of(traced)
+    assert (found["phase"], found["module"]) == ("evaluation", "1")
+
+
+def test_memory_that_runs_out_for_an_optimizer_s_state_names_the_layer(traced, monkeypatch):
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 3))
+    optimizer = torch.optim.Adam(model.parameters(), 0.1)
+    model(torch.randn(2, 2)).sum().backward()
+    make = torch.zeros_like
+
+    def zeros_like(like, **options):
+        if like is model[1].weight:
+            torch.empty(1 << 50, dtype=torch.uint8)
+        return make(like, **options)
+
+    monkeypatch.setattr(torch, "zeros_like", zeros_like)
+    with pytest.raises(RuntimeError, match="allocate") as raised:
+        optimizer.step()
+    walk = failing._walk(raised.value)
+    assert walk.phase == "optimizer" and walk.parameter is model[1].weight
+
+
+def test_what_a_lazy_layer_has_not_made_yet_is_not_counted():
+    model = nn.Sequential(nn.Linear(4, 4), nn.LazyLinear(4))
+    assert footprint([model], []).parameter_bytes == 4 * (16 + 4)

@@ -156,6 +156,21 @@ def test_a_model_that_no_caller_holds_is_found_all_the_same(traced):
     assert (complete(traced.finish())["forward_ns"][1:] > 0).all()
 
 
+def test_the_model_of_an_optimizer_that_steps_copies_is_found(traced):
+    """As with DeepSpeed's ZeRO: no module owns what the optimizer steps."""
+    model = nn.Linear(4, 4)
+    frozen = nn.LayerNorm(4).requires_grad_(False)
+    flat = nn.Parameter(model.weight.detach().clone().flatten())
+    optimizer = torch.optim.SGD([flat], lr=0.1)
+    for _ in range(3):
+        model(frozen(torch.ones(2, 4))).sum().backward()
+        flat.grad = model.weight.grad.flatten()
+        optimizer.step()
+        model.weight.data.copy_(flat.view(4, 4))
+    assert "__call__" not in vars(nn.LayerNorm)
+    assert (complete(traced.finish())["forward_ns"] > 0).tolist() == [False, True, True]
+
+
 def test_forward_called_directly_is_seen_after_a_few_steps(traced):
     model = Net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -245,7 +260,7 @@ def test_a_failure_of_ours_is_counted_and_training_goes_on(traced, monkeypatch):
     def fail(*_):
         raise ValueError("ours")
 
-    monkeypatch.setattr(loaders, "samples_in", fail)
+    monkeypatch.setattr(loaders, "contents_of", fail)
     model = nn.Linear(4, 1)
     train(model, torch.optim.SGD(model.parameters(), lr=0.1), make_loader())
     current.end()
@@ -465,7 +480,7 @@ def test_a_second_model_and_optimizer_are_found_when_they_come(traced):
     ],
 )
 def test_the_batch_size_is_read_where_it_shows(batch, samples):
-    assert loaders.samples_in(batch) == samples
+    assert events.split_fetched(loaders.contents_of(batch))[0] == samples
 
 
 def test_explicit_steps_and_regions(traced):

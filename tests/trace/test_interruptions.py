@@ -107,7 +107,7 @@ def test_what_a_signals_handler_raises_inside_a_hook_reaches_the_script(
     job = Job()
     job.train()
     on_alarm(handler)
-    monkeypatch.setattr(loaders, "samples_in", lambda _: signal.raise_signal(signal.SIGALRM))
+    monkeypatch.setattr(loaders, "contents_of", lambda _: signal.raise_signal(signal.SIGALRM))
     with pytest.raises((TooLate, TimeoutError)):
         job.train()
     monkeypatch.undo()
@@ -132,7 +132,7 @@ def test_what_user_code_raises_that_only_we_call_is_counted_and_goes_no_further(
         raise error
 
     on_alarm(raise_too_late)
-    monkeypatch.setattr(loaders, "samples_in", fail)
+    monkeypatch.setattr(loaders, "contents_of", fail)
     Job().train()
     assert traced.session._failures == 8
 
@@ -144,7 +144,7 @@ def test_an_exception_that_is_set_from_outside_reaches_the_script(traced, monkey
     job.train()
     # A function in C, which ignores the batch: the next frame that runs is one of ours.
     interrupt = functools.partial(set_exception, get_ident(), TooLate)
-    monkeypatch.setattr(loaders, "samples_in", interrupt)
+    monkeypatch.setattr(loaders, "contents_of", interrupt)
     with pytest.raises(TooLate):
         job.train()
     assert traced.session._failures == 0
@@ -158,7 +158,7 @@ def test_failures_whose_text_fails_are_counted(traced, monkeypatch):
     def fail(batch):
         raise Unspeakable
 
-    monkeypatch.setattr(loaders, "samples_in", fail)
+    monkeypatch.setattr(loaders, "contents_of", fail)
     Job().train()
     assert traced.session._failures == 8
 

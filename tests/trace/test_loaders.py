@@ -24,6 +24,7 @@ from torch.utils.data import (
 
 import traceml
 from traceml.model.record_layout import NOT_MEASURED, StepFlag
+from traceml.steps import events
 from traceml.store.record_file import RankFiles
 from traceml.trace import loaders
 from traceml.trace.loaders import ReadyBatches
@@ -233,7 +234,7 @@ class Hostile:
     ],
 )
 def test_the_samples_of_a_batch(batch, samples):
-    assert loaders.samples_in(batch) == samples
+    assert events.split_fetched(loaders.contents_of(batch))[0] == samples
 
 
 class LooksAhead:

@@ -277,8 +277,8 @@ class Mark:
 def await_from_gpu(session, mark, name="loss"):
     logging = session.messages
     logging._pending.append(('"step":1', 1, name, torch.tensor(2.0), mark))
-    if logging.look not in session.looks:
-        session.looks.append(logging.look)
+    if logging.write_arrived not in session.looks:
+        session.looks.append(logging.write_arrived)
 
 
 def dropped_values(traced):
@@ -318,7 +318,7 @@ def test_values_of_a_gpu_that_fails_are_counted(traced, capfd):
 def test_a_look_that_another_thread_took_out_is_no_failure(traced):
     traceml.log_params({"lr": 0.1})
     await_from_gpu(traced.session, Mark(True))
-    traced.session.looks.remove(traced.session.messages.look)
+    traced.session.looks.remove(traced.session.messages.write_arrived)
     assert metrics_of(traced)["loss"].last == 2.0
 
 

@@ -265,7 +265,7 @@ class Job:
         recorder.iterator = recorder.optimizer = recorder.step_model = weakref.ref(self.owner)
         recorder.iterator_source = recorder.optimizer_number = 3
         recorder.watched_models[id(self.owner)] = weakref.ref(self.owner)
-        recorder.samples_in = lambda batch: 8
+        recorder.contents_of = lambda batch: 8
         recorder.due_ns = sys.maxsize
 
     def shortcut(self, name):
@@ -610,6 +610,8 @@ def test_metrics_are_left_to_python_where_another_begins_to_write_meanwhile(job,
     ("batch", "samples"),
     [
         (torch.ones(5, 2), 5),
+        (torch.ones(1).expand(3, 1 << 20, 1 << 20), 3),
+        (torch.ones(1).expand(1 << 31, 2), -1),
         ([torch.ones(4), torch.ones(6)], 4),
         ((torch.ones(0, 3),), 0),
         ({"inputs": torch.ones(7, 1)}, 7),
@@ -622,11 +624,12 @@ def test_metrics_are_left_to_python_where_another_begins_to_write_meanwhile(job,
     ],
     ids=str,
 )
-def test_samples_are_counted_as_in_python(job, batch, samples):
-    job.recorder.samples_in = loaders.samples_in
+def test_samples_and_elements_are_counted_as_in_python(job, batch, samples):
+    job.recorder.contents_of = loaders.contents_of
     job.shortcut("end_fetch")(batch)
-    assert loaders.samples_in(batch) == samples
-    assert [each[3] for each in noted(job.recorder)] == [samples]
+    contents = loaders.contents_of(batch)
+    assert events.split_fetched(contents)[0] == samples
+    assert [each[3] for each in noted(job.recorder)] == [contents]
 
 
 @needs_c

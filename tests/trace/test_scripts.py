@@ -11,25 +11,18 @@ from published_scripts import Ran
 FOLDER = Path(__file__).parents[1] / "scripts"
 SCRIPTS = sorted(path.stem for path in FOLDER.glob("*.py"))
 LAUNCHED = {
-    "amp_gradscaler",
-    "checkpointed_resume",
     "cnn_train_validate",
     "compile_eager",
-    "gan_dcgan",
-    "grad_accumulation_leftover",
-    "lbfgs_time_sequence",
     "loader_workers_persistent",
     "mlp_dataloader",
     "nanogpt",
     "notebook_export",
-    "optimizer_in_backward",
     "spawn_ddp",
     "spawn_fixed_steps",
     "thread_training",
-    "trainer_class",
 }
 """These run under `traceml run`, a new interpreter each: those that start processes or threads,
-compile, or are the usual ones. The others are copies of a process that has torch already."""
+compile, or are the most usual ones. The others are copies of a process that has torch already."""
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +38,7 @@ def runs(request, tmp_path_factory):
         ran = pool.map(lambda name: Ran.launched(scripts[name], logs), launched)
         found = dict(zip(launched, ran, strict=True))
     copies = [script for name, script in scripts.items() if name not in LAUNCHED]
-    return {**found, **dict(Ran.forked(copies, logs, AT_ONCE))} if copies else found
+    return {**found, **Ran.forked(copies, logs, AT_ONCE)} if copies else found
 
 
 def all_named(items):

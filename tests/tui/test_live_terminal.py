@@ -91,7 +91,7 @@ def test_the_verdict_the_table_and_the_output_are_seen_while_it_trains(tmp_path:
         (tmp_path / "go").touch()
         done = watched.finish()
     assert done.status == 0
-    assert "the training ends" in watched.text
+    assert b"the training ends" in (done.folder / "output.log").read_bytes()  # the summary is long
     assert "Where a step goes" in watched.text
     assert "? keys" not in watched.text
     assert mode_of(done.folder) == "cli"
@@ -430,9 +430,16 @@ def test_a_view_that_does_not_work_costs_nothing_but_itself(
         "from traceml.cli import main\nsys.exit(main(sys.argv[1:]))\n"
     )
     (tmp_path / "launcher.py").write_text(launcher)
-    script = STEPS + "take_steps(5)\nimport time; time.sleep(1)\nprint('trained')\n"
+    script = STEPS + (
+        "import os, time\ntake_steps(5)\nopen('ready', 'w').close()\n"
+        "while not os.path.exists('go'): time.sleep(0.01)\nprint('trained')\n"
+    )
     command = [PYTHON, "launcher.py", "run", "--mode=cli", "train.py"]
     with in_terminal(command, tmp_path, script) as terminal:
+        terminal.wait_for("ready")
+        if status is not None:  # its end is noticed while the training runs
+            wait_until(lambda: terminal.read() or b"exited" in terminal.shown, "the view has ended")
+        (tmp_path / "go").touch()
         done = terminal.finish()
     assert (done.status, done.steps) == (0, 5)
     assert done.stdout.count("trained") == 1

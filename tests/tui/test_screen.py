@@ -10,6 +10,8 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
+from drawn_runs import page_of, standing_of
+from factories import make_late, make_run, make_waiting, on_nodes
 from traceml.figures.page import RunPage
 from traceml.model.errors import RunNotFound, UnreadableRecords
 from traceml.tui.app import Attachment, Outcome
@@ -43,6 +45,21 @@ def test_a_run_without_anything_yet_is_drawn_too() -> None:
         async with shown(lambda: bare) as (app, _):
             assert "INPUT-BOUND" in seen(app)
             assert "The output is not kept" in seen(app)
+
+    wait(test())
+
+
+def test_the_nodes_of_a_run_have_a_table_and_a_row_of_cells_each() -> None:
+    late = make_late(make_run(ranks=4, communication_ms=4.0), 2, 3)
+    page = page_of(on_nodes(make_waiting(late), 2), standing_of("live", None))
+
+    async def test() -> None:
+        async with shown(lambda: page, (160, 200)) as (app, _):
+            text = seen(app)
+        assert "Own time of every rank by node" in text
+        assert "Nodes" in text
+        assert "node-b" in text
+        assert "local rank 0" in text
 
     wait(test())
 

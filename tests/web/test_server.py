@@ -14,10 +14,15 @@ from pathlib import Path
 from typing import cast
 
 import pytest
+from prometheus_client.openmetrics.parser import (
+    text_string_to_metric_families as parse_open_metrics,
+)
+from prometheus_client.parser import text_string_to_metric_families as parse_prometheus
 
 import traceml
 from processes import PATIENCE_S, STEPS, TRACEML, Running, kill, run_traceml, started, wait_until
 from served import Served, Viewer, address_in, serving
+from traceml.text.open_metrics import OPEN_METRICS_TYPE, PROMETHEUS_TYPE
 
 
 @pytest.mark.parametrize("page", ["/", "/runs/a", "/compare?a=a&b=b"])
@@ -44,6 +49,22 @@ def test_every_page_is_there_for_programs(server: Served, address: str, kind: st
     assert (answer.status, answer.headers["content-type"]) == (200, "application/json")
     assert answer.json["type"] == kind
     assert answer.headers["cache-control"] == "no-store"
+
+
+def test_prometheus_is_told_of_runs_that_just_ended(server: Served, logs: Path) -> None:
+    answer = server.get("/metrics")
+    assert (answer.status, answer.headers["content-type"]) == (200, PROMETHEUS_TYPE)
+    families = {each.name: each for each in parse_prometheus(answer.body.decode())}
+    states = {
+        each.labels["run"]: each.labels["state"] for each in families["traceml_run_state"].samples
+    }
+    assert states == {"a": "finished", "b": "finished"}
+    taken = {each.labels["run"]: each.value for each in families["traceml_steps"].samples}
+    assert taken == {"a": 60, "b": 60}
+    as_open_metrics = server.get("/metrics", Accept="application/openmetrics-text; version=1.0.0")
+    assert as_open_metrics.headers["content-type"] == OPEN_METRICS_TYPE
+    read = parse_open_metrics(as_open_metrics.body.decode())
+    assert {each.name for each in read} >= {"traceml_step_duration_seconds", "traceml_steps"}
 
 
 def test_the_list_has_the_runs(server: Served) -> None:
@@ -256,6 +277,7 @@ def test_a_run_that_takes_the_name_of_another_is_shown_instead(logs: Path, tmp_p
         shutil.rmtree(place)
         shutil.copytree(other, place)
         _until(viewer, "the other run", lambda page: "other.py" in page["head"]["command"])
+        assert "other.py" in server.get("/api/runs/x").json["head"]["command"]
 
 
 def test_broken_folders_leave_the_others_in_the_list(logs: Path, tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ class Accelerated(nn.Module):
         self.device_s = device_s
 
     def forward(self, x: Tensor) -> Tensor:
-        return Off.apply(self.inner(x), self.device_s / 3, self.device_s * 2 / 3)  # type: ignore[no-untyped-call, no-any-return]
+        return Off.apply(self.inner(x), self.device_s / 3, self.device_s * 2 / 3)
 
 
 def conv() -> InBlocks:

@@ -100,7 +100,7 @@ def loop(
             x, y = fault.batch(x, y)
             output = model(x)
             loss = fault.loss(nn.functional.cross_entropy(output, y) / setup.accumulate)
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             if step_is_complete:
                 fault.after_backward()
                 optimizer.step()

@@ -5,12 +5,13 @@ The agent does this at the end, `traceml recover` later: the same road, so the s
 
 from __future__ import annotations
 
+import gc
 import os
 import socket
 import sys
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,14 +19,17 @@ import msgspec
 
 from traceml import __version__
 from traceml.agent.artifacts import Artifacts
+from traceml.agent.earlier_predictions import with_scores
+from traceml.agent.node_recovery import add_node, choose_head, mark_finished
 from traceml.agent.processes import is_alive, process_of
 from traceml.model.environment import NO_TORCH_MARK, PYTHON_MARK, TORCH_MARK, TROUBLE_MARK
-from traceml.model.errors import UnreadableRecords
+from traceml.model.errors import TraceMLError, UnreadableRecords
 from traceml.model.printable import printable
 from traceml.model.run import DISK_FULL, Ending
 from traceml.store import folder as folders
 from traceml.store.failures import remove_ring
 from traceml.store.load import drain_rings, load_run, ring_paths
+from traceml.store.node_folders import node_folders
 from traceml.store.records import RankRecords, RunRecords
 from traceml.store.rings import RingReader
 from traceml.summaries.build import build, flat_numbers, with_text
@@ -38,8 +42,27 @@ def write_ending(folder: Path, exit_status: int | None) -> None:
     folders.write_ending(folder, Ending(time.time(), exit_status))
 
 
-def recover(folder: Path) -> Summary:
-    """Bring to disk what rings still hold, then summarise; nobody else may be draining them."""
+def recover(folder: Path, others: Sequence[Path] = ()) -> Summary:
+    """Bring to disk what rings still hold, then summarise; nobody else may be draining them.
+
+    `others` are folders of further nodes of the same run: they are copied into the folder of its
+    head, whichever of all these that is.
+    """
+    head = choose_head([folder, *others]) if others else folder
+    for other in (folder, *others):
+        if other != head:
+            notes = _bring_to_disk(other)
+            add_node(head, other, is_finished=not notes)
+    for node in node_folders(head):
+        with suppress(TraceMLError):  # it is damaged: the summary says so
+            if ring_paths(node, folders.read_manifest(node)):  # it shares the folder with us
+                mark_finished(node, is_finished=not _bring_to_disk(node))
+    notes = _bring_to_disk(head)
+    return summarise(head, [note for note in notes if note.startswith(DISK_FULL)])
+
+
+def _bring_to_disk(folder: Path) -> list[str]:
+    """Write what a node's rings hold into its folder, and its ending; returns what could not be."""
     last_sign = max((path.lstat().st_mtime for path in folder.glob("*")), default=0.0)
     manifest = folders.read_manifest(folder)
     is_over = not any(map(_is_written, ring_paths(folder, manifest)))
@@ -47,17 +70,17 @@ def recover(folder: Path) -> Summary:
     notes = drain_rings(folder, everything=True)
     for note in notes:
         print(printable(note), file=sys.stderr)
-    records = load_run(folder)
     Artifacts(folder).complete()
-    if is_over and records.ending is None:  # nobody saw the end: it was after the last sign of life
+    if is_over and folders.read_ending(folder) is None:
+        # Nobody saw the end: it was after the last sign of life.
+        records = load_run(folder)
         last_step = max(map(_last_step_unix_s, records.ranks), default=0.0)
         folders.write_ending(folder, Ending(max(last_sign, last_step)))
-    summary = summarise(folder, [note for note in notes if note.startswith(DISK_FULL)])
     if is_over and not notes:
         for path in ring_paths(folder, manifest):
             remove_ring(path)
         folders.remove_rings(manifest)
-    return summary
+    return notes
 
 
 def _is_written(ring: Path) -> bool:
@@ -77,16 +100,37 @@ def _last_step_unix_s(rank: RankRecords) -> float:
     return rank.rank.unix_s(int(rank.steps["start_ns"][-1] + rank.steps["wall_ns"][-1]))
 
 
-def summarise(folder: Path, not_on_disk: Sequence[str] = ()) -> Summary:
+def summarise(folder: Path, not_on_disk: Sequence[str] = (), is_final: bool = True) -> Summary:
     """Build the summary from what is on disk, and write it.
 
-    `not_on_disk`: what had no room there, in words for people; the summary says so.
+    `not_on_disk`: what had no room there, in words for people; the summary says so. One of a run
+    that goes on does not ask how the predictions of earlier runs came out.
     """
+    with without_garbage_collection():
+        return _summarise(folder, not_on_disk, is_final)
+
+
+@contextmanager
+def without_garbage_collection() -> Iterator[None]:
+    """Leaves cycles alone meanwhile: of the millions of objects of a large run none is garbage, and
+    looking for some takes a fifth of the time."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def _summarise(folder: Path, not_on_disk: Sequence[str], is_final: bool) -> Summary:
     records = load_run(folder)
     records = replace(records, notes=(*not_on_disk, *records.notes))
     if not any(len(rank.steps) or len(rank.blocks) for rank in records.ranks):
         records = _with_reason(records, not_on_disk[0] if not_on_disk else _why_no_steps(folder))
     summary = build(records, generated_unix_s=_generated(records), version=__version__)
+    if is_final:
+        summary = with_scores(summary, folder, records.manifest.started_unix_s)
     summary = with_text(summary, summary_text(summary))
     encoded = msgspec.json.encode(summary)
     try:

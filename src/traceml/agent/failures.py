@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+from traceml.agent.flight_recorder import FlightRecorder
 from traceml.agent.processes import is_alive, process_of
 from traceml.agent.stalls import StallWatch, Training
 from traceml.model.failure import AgentSaw, Death
@@ -33,7 +34,9 @@ class FailureWatch:
         self._folder = folder
         self._ends = list(seen.deaths)
         self._deaths = Deaths()
-        self._stalls = StallWatch(partial(keep_stacks, folder), seen=seen.stalls)
+        self._stalls = StallWatch(
+            partial(keep_stacks, folder), seen=seen.stalls, recorder=FlightRecorder()
+        )
         self.wakers = self._deaths.wakers
 
     def follow(self, pid: int) -> None:
@@ -41,11 +44,16 @@ class FailureWatch:
         if all(death.pid != pid for death in self._ends):
             self._deaths.follow(pid)
 
+    def has_ended(self, pid: int) -> bool:
+        """Returns whether a process with this number was seen to end, even by an earlier agent."""
+        return any(death.pid == pid for death in self._ends)
+
     def look_for_deaths(self, ranks: dict[int, int], unix_s: float) -> None:
         """Records which processes have ended; `ranks` are their ranks, by pid."""
         ended = self._deaths.poll(ranks, unix_s)
         if ended:
             self._ends += ended
+            self._stalls.read_recorder()
             self._write()
 
     def look_for_stalls(self, ranks: Sequence[Training], now_s: float, unix_s: float) -> None:

@@ -1,14 +1,17 @@
-"""Diagnoses the last steps twice a second, and writes the live findings."""
+"""Diagnoses the last steps up to twice a second, and writes the live findings."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 
 from traceml import __version__
+from traceml.agent.cgroup import Cgroup
+from traceml.agent.host import cores
 from traceml.diagnose.finding_order import STRAGGLERS
 from traceml.diagnose.live_findings import LiveDiagnosis, LiveSection, new_leads, update
 from traceml.diagnose.user_code import wants_looks
@@ -18,28 +21,56 @@ from traceml.model.finding import Finding, Section
 from traceml.model.run import Manifest
 from traceml.store.line_files import LiveFiles
 from traceml.store.logged import earlier_params
+from traceml.store.node_tails import NodeTails
 from traceml.store.recent_steps import RecentSteps
+from traceml.store.step_trace_records import read_step_traces
+from traceml.summaries.live_record import LiveState
 from traceml.summaries.live_state import live_change, live_state
 
+MACHINE_SHARE = 0.005
+"""What evaluations may take of all cores that the job may use: where the training fills them, steps
+take about so much longer. On two cores one rank is evaluated every second or two."""
 MAX_CORE_SHARE = 0.02
-"""Many times what eight ranks need; a node with hundreds is evaluated less often."""
+"""What they may take of one core, however many there are."""
+MAX_HEAD_SHARE = 0.5
+"""The same for the head of a run over several machines, which evaluates the ranks of all: of a
+thousand every two seconds or so."""
+MAX_JOINED_SHARE = 0.0025
+"""The same for another node, whose findings the head shows: its own say whose stacks to look at."""
 
 _encoder = msgspec.json.Encoder()
 
 
 class Live:
-    """The live findings of one node's ranks; no step is read back from disk for them."""
+    """The live findings of one node's ranks, and on the head those of all nodes; no step of its own
+    ranks is read back from disk for them."""
 
     def __init__(self, folder: Path, manifest: Manifest) -> None:
+        self._folder = folder
         self.recent = RecentSteps(manifest)
         """The last steps, and what was sampled and reported meanwhile; others add to it."""
         self.recent.add_messages(earlier_params(folder))  # an agent before us has heard them
+        self._nodes = NodeTails(folder)
+        usable = cores(Cgroup().cpu_quota_cores()) or 1.0
+        self._own_share = min(MAX_CORE_SHARE, MACHINE_SHARE * usable)
+        self._core_share = self._own_share
         self._files = LiveFiles(folder)
         self._shown = LiveDiagnosis()
         self._last_spent_s = 0.0
         self._rests_until_s = 0.0
+        self.state: LiveState | None = None
+        """What was last shown; `None` before the first evaluation."""
         self.wants_stacks: tuple[int, ...] = ()
         """The processes of which it is worth knowing at which lines they spend their time."""
+
+    def follow_nodes(self, own_pids: Iterable[int]) -> None:
+        """Reads what other nodes have sent since the last time."""
+        has_nodes = self._nodes.follow(self.recent, own_pids)
+        self._core_share = MAX_HEAD_SHARE if has_nodes else self._own_share
+
+    def leave_to_head(self) -> None:
+        """Evaluates rarely from now on: the head evaluates the ranks of all nodes."""
+        self._core_share = MAX_JOINED_SHARE
 
     def evaluate(self) -> None:
         """Diagnoses the last steps, if there is news and recent evaluations were cheap enough.
@@ -53,12 +84,17 @@ class Live:
         spent_s = time.thread_time() - began_s
         usual_s = min(spent_s, self._last_spent_s)
         self._last_spent_s = spent_s
-        self._rests_until_s = time.monotonic() + usual_s / MAX_CORE_SHARE
+        self._rests_until_s = time.monotonic() + usual_s / self._core_share
 
     def _diagnose(self) -> None:
         records = self.recent.window()
         if records is None:
             return
+        records = replace(
+            records,
+            step_traces=read_step_traces(self._folder),
+            nodes=self._nodes.nodes(records),
+        )
         recent, unix_s = gather_recent(records), time.time()
         before, self._shown = self._shown, update(self._shown, recent)
         found = self._shown.sections.get(Section.STEP_TIME, LiveSection()).found
@@ -68,6 +104,7 @@ class Live:
             [_encoder.encode(live_change(live, recent.whole, unix_s)) for live in changes]
         )
         state = live_state(self._shown, recent, records, unix_s, __version__)
+        self.state = state
         self._files.write(_encoder.encode(state))
 
 

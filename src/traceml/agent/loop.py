@@ -1,45 +1,56 @@
-"""The agent's loop: follows rings, samples once a second, answers, and closes the run."""
+"""The agent's loop: follows rings, samples once a second, answers, and closes the run.
+
+`followed_rings.py` knows the rings, `run_end.py` when the run is over."""
 
 from __future__ import annotations
 
 import json
 import os
 import select
-import signal
 import socket
 import sys
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
-from itertools import count
+from contextlib import suppress
 from pathlib import Path
 from threading import Thread
 from typing import Any
 
-import psutil
-
 from traceml.agent.artifacts import CLOSING_S as ARTIFACTS_S
 from traceml.agent.artifacts import Artifacts, yield_to_training
-from traceml.agent.close import keep_output, summarise, write_answer, write_ending
+from traceml.agent.close import summarise, write_answer
 from traceml.agent.failures import FailureWatch
+from traceml.agent.followed_rings import FollowedRing, FollowedRings
 from traceml.agent.gpus import gpu_share
 from traceml.agent.lineage import CLOSING_S, PIECE_S, LineageCapture
 from traceml.agent.live import Live
-from traceml.agent.processes import ProcessSampler, is_alive, process_of
+from traceml.agent.node_duties import NodeDuties
+from traceml.agent.notifications import Notifier
+from traceml.agent.otlp_export import OtlpExport
+from traceml.agent.otlp_settings import why_not_exported
+from traceml.agent.processes import ProcessSampler, is_alive
+from traceml.agent.run_end import RunEnd
 from traceml.agent.sampler import Sampler, Sampling
 from traceml.agent.stack_sampler import StackSampler, Target
-from traceml.agent.stacks import TrainingThread, training_thread
 from traceml.agent.stalls import Training
-from traceml.model.environment import AGENT_MARK
-from traceml.model.errors import UnreadableRecords
+from traceml.agent.tracker_processes import TrackerProcesses
+from traceml.model.environment import (
+    AGENT,
+    AGENT_MARK,
+    CLOSING_MARK,
+    DEEP,
+    MARKS,
+    MESSAGES_MARK,
+    SUMMARY_MARK,
+)
 from traceml.model.rank import Rank
 from traceml.model.sample import Sample, StackBurst
+from traceml.model.secrets import masked_message
 from traceml.store import folder as folders
-from traceml.store.failures import remove_ring, script_pids, stacks_of
+from traceml.store.failures import remove_ring, script_pids
 from traceml.store.load import not_on_disk, ring_paths
-from traceml.store.record_file import RankFiles
-from traceml.store.rings import RingReader
+from traceml.store.node_folders import closing_words
 from traceml.store.samples import SampleFile
 from traceml.store.stack_samples import StackSampleFile
 
@@ -56,21 +67,16 @@ FRESH_S = 5 * SECOND_S
 LAST_DEATHS_S = 0.3
 """How long the end of a run waits for processes that outlive the command: a large one takes a
 while to give its memory back after a SIGKILL."""
+DELIVERY_S = 45.0
+"""How long after the end of the training its end may be delivered to webhooks, commands, collector
+and trackers, all at once: whoever waits for us waits for a minute (`launch/supervise.py`)."""
+MIN_DELIVERY_S = 5.0
+"""What they have in any case, though writing the summary took long."""
+MARKS_SETTLE_NS = 1_000_000_000
+"""How long after a change of the folder of marks it is listed again: a file system's clock may not
+tell two changes apart."""
 MAX_TRACEBACKS = 20
 """After so many the log has said it."""
-
-
-@dataclass
-class _Followed:
-    """A ring that the agent follows, where its records go, and the process that writes it."""
-
-    ring: RingReader
-    files: RankFiles
-    rank: int
-    pid: int
-    process: psutil.Process | None
-    trouble: OSError | None = None
-    """Why the last drain could not bring everything to disk."""
 
 
 class _Due:
@@ -91,23 +97,22 @@ class _Due:
 class Agent:
     """One node's agent for one run.
 
-    `control` is the reading end of a pipe from whoever started us: the launcher, or (`owner`) the
-    training process itself. Its end tells us that they are gone.
+    `control` and `owner` are those of `RunEnd`: who started us. `is_detached`: they do not wait for
+    us.
     """
 
-    def __init__(self, folder: Path, control: int, owner: int | None = None) -> None:
+    def __init__(
+        self, folder: Path, control: int, owner: int | None = None, is_detached: bool = False
+    ) -> None:
         self._folder = folder
-        self._control: int | None = control
+        self._is_detached = is_detached
         self._manifest = folders.read_manifest(folder)
-        self._owned_by_trainer = owner is not None
-        self._training = None if owner is None else process_of(owner)
-        self._terminals: list[int] = []
-        self._rings: dict[Path, _Followed | None] = {}
+        self._rings = FollowedRings(folder, self._manifest)
+        self._end = RunEnd(folder, control, owner, self._rings.followed, self._guarded)
         self._samples = SampleFile(folder)
-        self._threads: dict[int, TrainingThread] = {}
-        """The training thread of each rank's process, once the rank has said which it is."""
-        self._sampling = Sampling(Sampler(processes=ProcessSampler(self._native_thread)))
-        self._stack_sampler = StackSampler()
+        self._sampling = Sampling(Sampler(processes=ProcessSampler(self._rings.native_thread)))
+        self._is_deep = self._manifest.profile == DEEP
+        self._stack_sampler = StackSampler(is_deep=self._is_deep)
         self._stack_file = StackSampleFile(folder)
         self._artifacts = Artifacts(folder)
         self._artifact_thread = Thread(target=self._store_artifacts, daemon=True)
@@ -115,29 +120,42 @@ class Agent:
         self._lineage_thread = Thread(target=self._capture_lineage, daemon=True)
         self._live = Live(folder, self._manifest)
         self._watch = FailureWatch(folder)
-        self._received = b""
-        self._over = False
-        self._exit_status: int | None = None
+        if owner is not None:
+            self._watch.follow(owner)
+        self._nodes = NodeDuties(folder, _log)
+        self._notifier = Notifier(folder, self._manifest, self._tell)
+        self._otlp = OtlpExport(self._manifest, self._tell)
+        self._trackers = TrackerProcesses(folder)
+        self._has_moved = False
+        """Whether the records go to another folder than the one that the run began with."""
         self.lacks_room = False
         """Whether the summary is written, and steps are missing for which the disk had no room."""
         self._failures = 0
         self._seconds = 0
         self._last_sample: Sample | None = None
-        self._told_to_end: set[int] = set()
         self._scripts: set[int] = set()
+        self._marks_ns = 0
+        """When the folder of marks had last changed."""
 
     def run(self) -> bool:
         """Follow the run to its end, then write its summary; whether everything is on disk."""
         self._guarded(folders.reserve_room, self._folder, self._manifest.expected_world_size or 1)
         self._guarded(self._say_who_looks)
+        if (trouble := why_not_exported(os.environ)) is not None:
+            # `traceml run` has said so at the start; `traceml.init` cannot know.
+            (self._tell if self._end.is_owned_by_trainer else _log)(trouble)
         self._lineage_thread.start()
         self._artifact_thread.start()
         steps_due, all_due = _Due(LOOK_S), _Due(SECOND_S)
-        while not self._over:
-            self._listen(TICK_S)
+        while not self._end.is_over:
+            self._end.listen(TICK_S, self._watch.wakers())
             now_s = time.monotonic()
             self._poll(steps_due.is_now(now_s), all_due.is_now(now_s))
         return self._finish()
+
+    def stay_for_restarts(self, launcher_pid: int) -> None:
+        """The launcher of the ranks may start them again: see `RunEnd.stay_for_restarts`."""
+        self._end.stay_for_restarts(launcher_pid)
 
     def _say_who_looks(self) -> None:
         """Where the system lets only the allowed look into a process, ranks ask who that is."""
@@ -156,81 +174,110 @@ class Agent:
 
     def _poll(self, steps: bool, second: bool) -> None:
         """Polls everything that is due; what fails in one place holds up no other."""
+        self._guarded(self._follow_scripts)
         if steps:
             self._guarded(self._find_rings)
-            self._guarded(self._follow_scripts)
+            self._guarded(self._nodes.look)
             self._guarded(self._count_on_gpus)
-        for followed in self._followed():
+            self._guarded(self._end.read_leaving_mark)
+        for followed in self._rings.followed():
             if steps or followed.ring.is_filling(FULL):
                 self._guarded(self._drain, followed)
         self._guarded(self._answer)
         self._guarded(self._look_for_deaths)
+        self._guarded(self._end.end_with_other_ranks)
         self._guarded(self._keep_sample, self._sampling.take)
         self._guarded(self._sampling.check)
         self._guarded(self._look_at_stacks)
         if second:
             self._guarded(self._look_for_stalls)
+            self._guarded(self._log_to_trackers)
             self._guarded(self._let_go_of_the_dead)
             self._guarded(self._begin_sample)
-            self._guarded(self._look_after_training)
+            self._guarded(self._end.end_without_training)
+            self._guarded(self._look_after_folder)
+            self._guarded(self._follow_nodes)
         if steps:
             self._guarded(self._show_live)
+        if second and not self._nodes.is_joined:  # the head tells of all ranks
+            self._guarded(self._notifier.notify_of_new, self._live.state, time.monotonic())
+            self._guarded(self._otlp.export_state, self._live.state)
+
+    def _look_after_folder(self) -> None:
+        """Where the folder that we share with the head can no longer be written, begin anew with a
+        copy on this machine's own disk: as an agent that was restarted, so that nothing is lost."""
+        if self._end.is_over or self._has_moved or not self._nodes.folder_is_lost():
+            return
+        self._has_moved = True
+        local = self._nodes.leave_shared_folder()
+        _log(f"{self._folder} can no longer be written: records go to {local}")
+        log = os.open(local / folders.AGENT_LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        package, said = str(Path(__file__).parents[2]), json.dumps(self._end.for_successor())
+        words = [sys.executable, "-c", AGENT, package, str(local), said]
+        os.execv(sys.executable, words)
+
+    def go_on_after_move(self, said: dict[str, Any]) -> None:
+        """Takes over what the agent knew that began anew."""
+        self._end.take_over(said)
+        self._has_moved = True
 
     # Rings
 
-    def _followed(self) -> list[_Followed]:
-        return [followed for followed in self._rings.values() if followed is not None]
-
     def _find_rings(self) -> None:
-        for path in ring_paths(self._folder, self._manifest):
-            if path in self._rings:
-                continue
-            try:
-                ring = RingReader(path)
-            except (UnreadableRecords, ValueError) as error:  # ValueError: it is empty yet
-                if time.time() - path.stat().st_mtime > 5 * SECOND_S:  # not just being made
-                    self._rings[path] = None
-                    print(error, file=sys.stderr)
-                continue
-            rank = ring.head().rank
-            files = RankFiles.of(self._folder, path.stem)
-            self._rings[path] = _Followed(ring, files, rank.rank, rank.pid, process_of(rank.pid))
-            self._watch.follow(rank.pid)
+        for followed in self._rings.find_new():
+            self._watch.follow(followed.pid)
 
-    def _drain(self, followed: _Followed, everything: bool = False) -> None:
+    def _drain(self, followed: FollowedRing, everything: bool = False) -> None:
         self._guarded(self._live.recent.follow, followed.ring, everything)
         try:
             messages = followed.files.drain(followed.ring, everything)
         except OSError as error:
             followed.trouble = error
             raise
+        finally:
+            followed.update_head()
         followed.trouble = None
-        followed.rank = followed.ring.head().rank.rank
         self._guarded(self._live.recent.add_messages, messages)
         self._artifacts.note(messages)
         self._lineage.note(messages)
 
     def _let_go_of_the_dead(self) -> None:
         """Bring the rings of processes that have ended to disk and give their memory back."""
-        for path, followed in list(self._rings.items()):
-            if followed is None or followed.process is None or is_alive(followed.process):
+        for followed in self._rings.followed():
+            if followed.process is None:
+                continue
+            # The system says who ended; only of those is it asked whether the number was reused.
+            if not self._watch.has_ended(followed.pid) or is_alive(followed.process):
                 continue
             self._drain(followed, everything=True)
-            followed.ring.close()
-            remove_ring(path)
-            del self._rings[path]
+            self._rings.let_go(followed)
+
+    def _log_to_trackers(self) -> None:
+        """The machine that rank 0 trains on logs the run to trackers, no other."""
+        if any(followed.rank == 0 for followed in self._rings.followed()):
+            self._trackers.start_wanted()
 
     # What goes wrong
 
     def _follow_scripts(self) -> None:
-        """A script that dies before its first step has no ring yet."""
+        """A script that dies before its first step has no ring yet; how it died is known only of
+        one that was followed before."""
+        try:
+            changed_ns = os.stat(self._folder / MARKS).st_mtime_ns  # noqa: PTH116 - ten times a second
+        except FileNotFoundError:
+            return
+        if changed_ns == self._marks_ns and time.time_ns() - changed_ns > MARKS_SETTLE_NS:
+            return
+        self._marks_ns = changed_ns
         for pid in script_pids(self._folder, socket.gethostname()):
             if pid not in self._scripts:
                 self._scripts.add(pid)
                 self._watch.follow(pid)
 
     def _look_for_deaths(self) -> None:
-        ranks = {followed.pid: followed.rank for followed in self._followed()}
+        ranks = {followed.pid: followed.rank for followed in self._rings.followed()}
         self._watch.look_for_deaths(ranks, time.time())
 
     def _look_for_last_deaths(self) -> None:
@@ -247,13 +294,14 @@ class Agent:
                 rank=followed.rank,
                 pid=followed.pid,
                 steps=followed.ring.written(),
-                stacks=stacks_of(followed.ring.path),
+                stacks=followed.stacks,
                 walls_s=followed.ring.last_walls_s,
-                on_gpu=head.rank.is_on_gpu,
-                gpu_share=self._gpu_share(head.rank),
+                on_gpu=followed.head.rank.is_on_gpu,
+                gpu_share=self._gpu_share(followed.head.rank),
+                progress=followed.ring.progress(),
             )
-            for followed in self._followed()
-            if not _is_silent((head := followed.ring.head()).counters)
+            for followed in self._rings.followed()
+            if not followed.is_silent
         ]
         self._watch.look_for_stalls(ranks, time.monotonic(), time.time())
 
@@ -263,6 +311,13 @@ class Agent:
             return None
         return gpu_share(rank, sample.gpus, os.environ.get("CUDA_VISIBLE_DEVICES"))
 
+    def _follow_nodes(self) -> None:
+        """The head diagnoses the ranks of all nodes."""
+        if self._nodes.is_head:
+            self._live.follow_nodes([followed.pid for followed in self._rings.followed()])
+        elif self._nodes.is_joined:
+            self._live.leave_to_head()
+
     def _show_live(self) -> None:
         self._live.recent.add_failures(self._watch.seen)
         self._live.evaluate()
@@ -270,33 +325,14 @@ class Agent:
     # Sampling
 
     def _begin_sample(self) -> None:
-        self._note_training_threads()
-        self._sampling.begin(self._pids())
+        self._rings.note_training_threads()
+        self._sampling.begin(self._rings.pids())
 
     def _count_on_gpus(self) -> None:
         """Have the counters of the GPUs read that ranks train on; of all, where one cannot say."""
-        ranks = [followed.ring.head().rank for followed in self._followed()]
+        ranks = [followed.head.rank for followed in self._rings.followed()]
         uuids = [rank.device_uuid for rank in ranks if rank.is_on_gpu]
         self._sampling.count_on(frozenset(uuids) if all(uuids) else None)
-
-    def _note_training_threads(self) -> None:
-        for followed in self._followed():
-            if followed.pid not in self._threads:
-                thread = training_thread(stacks_of(followed.ring.path))
-                if thread is not None:
-                    self._threads[followed.pid] = thread
-
-    def _native_thread(self, pid: int) -> int | None:
-        thread = self._threads.get(pid)
-        return None if thread is None else thread.native
-
-    def _pids(self) -> dict[int, int]:
-        """By rank; several may claim one rank, and a pid tells them apart."""
-        pids: dict[int, int] = {}
-        for followed in self._followed():
-            free = next(n for n in count(followed.rank) if n not in pids)
-            pids[free] = followed.pid
-        return pids
 
     def _keep_sample(self, take: Callable[[], Sample | None]) -> None:
         sample = take()
@@ -309,14 +345,14 @@ class Agent:
             self._samples.append(sample)
 
     def _look_at_stacks(self) -> None:
-        """See at which lines training threads spend their time, while that is worth knowing."""
-        wanted = () if self._stack_file.is_full else self._live.wants_stacks
+        """See at which lines training threads spend their time, while that is worth knowing; with
+        the deep profile it always is."""
         targets = [
-            Target(followed.rank, followed.pid, stacks_of(followed.ring.path))
-            for followed in self._followed()
-            if followed.pid in wanted
+            Target(followed.rank, followed.pid, followed.stacks)
+            for followed in self._rings.followed()
+            if self._is_deep or followed.pid in self._live.wants_stacks
         ]
-        self._keep_stacks(self._stack_sampler.poll(targets))
+        self._keep_stacks(self._stack_sampler.poll(targets, self._stack_file.stride))
 
     def _keep_stacks(self, burst: StackBurst | None) -> None:
         if burst is not None:
@@ -352,79 +388,17 @@ class Agent:
 
     def _answer(self) -> None:
         """Write a summary of the run so far for whoever asks; the request vanishes with it."""
-        requests = list(self._folder.glob(folders.REQUESTS))
+        requests = folders.summary_requests(self._folder)
         if not requests:
             return
         self._find_rings()
-        for followed in self._followed():
+        for followed in self._rings.followed():
             self._drain(followed)
-        write_answer(self._folder, summarise(self._folder))
+        write_answer(self._folder, summarise(self._folder, is_final=False))
         for request in requests:
             request.unlink(missing_ok=True)
 
-    # The launcher, or whoever holds the other end of the control pipe
-
-    def _listen(self, timeout_s: float) -> None:
-        heard = [] if self._control is None else [self._control]
-        ready, _, _ = select.select([*heard, *self._watch.wakers()], [], [], timeout_s)
-        if self._control is None or self._control not in ready:
-            return
-        content = os.read(self._control, 1 << 16)
-        if not content:
-            self._control = None
-            self._guarded(self._left_alone)
-            return
-        *lines, self._received = (self._received + content).split(b"\n")
-        for line in lines:
-            self._guarded(self._handle_message, line)
-
-    def _handle_message(self, line: bytes) -> None:
-        """The launcher says which process trains, or that it has ended."""
-        message: dict[str, Any] = json.loads(line)
-        if "training_pid" in message:
-            self._training = process_of(message["training_pid"])
-            self._terminals = message.get("terminals", [])
-        if "ended" in message:
-            self._end(message["ended"].get("exit_status"))
-
-    def _end(self, exit_status: int | None) -> None:
-        self._over, self._exit_status = True, exit_status
-        self._write_ending()
-
-    def _write_ending(self) -> None:
-        if folders.read_ending(self._folder) is None:
-            write_ending(self._folder, self._exit_status)
-
-    def _left_alone(self) -> None:
-        """The launcher died without a word, or the trainer closed our pipe."""
-        for terminal in self._terminals:
-            Thread(target=keep_output, args=(terminal, self._folder), daemon=True).start()
-        if not self._owned_by_trainer and self._training is not None:
-            self._tell_to_end(self._training)
-        self._look_after_training()
-
-    def _look_after_training(self) -> None:
-        """Without a launcher, the run is over when nobody trains any more."""
-        if self._over or (self._control is not None and not self._owned_by_trainer):
-            return
-        if self._training is not None and is_alive(self._training):
-            return
-        # What the command started may outlive it: a shell ends of the SIGTERM meant for its child.
-        ranks = [each.process for each in self._followed() if each.process is not None]
-        living = [process for process in ranks if is_alive(process)]
-        if not self._owned_by_trainer:
-            for process in living:
-                self._tell_to_end(process)
-        if not living:
-            self._end(None)
-
-    def _tell_to_end(self, process: psutil.Process) -> None:
-        if process.pid not in self._told_to_end:
-            self._told_to_end.add(process.pid)
-            try:
-                process.send_signal(signal.SIGTERM)
-            except psutil.NoSuchProcess:
-                return
+    # The end
 
     def _finish(self) -> bool:
         """The end: one last look, the summary, and the rings' memory back."""
@@ -432,22 +406,25 @@ class Agent:
             folders.remove_rings(self._manifest)
             return False
         self._find_rings()
+        self._guarded(self._log_to_trackers)
         self._guarded(self._look_for_last_deaths)
-        drained = [self._guarded(self._drain, followed, True) for followed in self._followed()]
+        drained = [
+            self._guarded(self._drain, followed, True) for followed in self._rings.followed()
+        ]
         self._guarded(folders.release_room, self._folder)
-        self._guarded(self._write_ending)
+        self._guarded(self._end.write_ending)
         self._guarded(self._finish_artifacts)
-        self._guarded(self._keep_sample, lambda: self._sampling.last(self._pids()))
+        self._guarded(self._keep_sample, lambda: self._sampling.last(self._rings.pids()))
         self._guarded(self._sampling.check)
         self._guarded(self._sampling.close)
         self._guarded(lambda: self._keep_stacks(self._stack_sampler.finish()))
         self._finish_lineage()
         notes = [
             not_on_disk(each.trouble, each.ring, each.files, self._folder)
-            for each in self._followed()
+            for each in self._rings.followed()
             if each.trouble is not None
         ]
-        summarise(self._folder, notes)
+        self._close_nodes(notes, all(drained))
         if not all(drained):
             self.lacks_room = bool(notes)
             return False  # what could not be brought to disk is still in its ring
@@ -457,16 +434,57 @@ class Agent:
         folders.remove_rings(self._manifest)
         return True
 
+    def _close_nodes(self, notes: list[str], is_whole: bool) -> None:
+        """Have one summary written for all nodes: here if we are the head, or the only one, or
+        the head could not be given our records."""
+        self._guarded(self._nodes.look)
+        if (
+            self._nodes.is_joined
+            and self._guarded(self._nodes.deliver)
+            and self._nodes.is_delivered
+        ):
+            folders.remove_summary(self._folder)
+        else:
+            self._guarded(self._nodes.wait_for_nodes)
+            summary, status = summarise(self._folder, notes), self._end.exit_status
+            self._guarded(self._notifier.send_end, summary, status)
+            self._guarded(self._otlp.send_end, summary, status)
+        if is_whole:
+            self._guarded(folders.write_mark, self._folder, SUMMARY_MARK, "")
+        self._guarded(self._trackers.send_end)
+        self._guarded(self._nodes.close)
+        self._wait_for_deliveries()
+        words = closing_words(self._folder)
+        if words is not None and self._end.is_owned_by_trainer:
+            folders.write_mark(self._folder, CLOSING_MARK, words)
+        if self._end.is_left_alone or self._is_detached:
+            folders.settle(self._folder)  # otherwise whoever started us, who still needs the path
+
+    def _wait_for_deliveries(self) -> None:
+        """All have begun: the slowest of them is what the end of the run waits for."""
+        until_s = max(self._end.ended_s + DELIVERY_S, time.monotonic() + MIN_DELIVERY_S)
+        for receivers in (self._notifier, self._otlp, self._trackers):
+            self._guarded(receivers.wait, until_s)
+
+    def _tell(self, words: str) -> None:
+        """Have people told something at the end of the run."""
+        _log(words)
+        said = folders.read_mark(self._folder, MESSAGES_MARK) or ""
+        if words in said.splitlines():  # by an agent before us
+            return
+        with suppress(OSError):  # a full disk: the log has it, perhaps
+            folders.write_mark(self._folder, MESSAGES_MARK, f"{said}{words}\n")
+
+
+def _log(words: str) -> None:
+    """Write a line to the agent's log."""
+    print(words, file=sys.stderr, flush=True)
+
 
 def _log_traceback() -> None:
-    """Write the error at hand to the agent's log, unless the disk that it lies on is full."""
+    """Write the error at hand to the agent's log, without secrets, unless its disk is full."""
     try:
-        traceback.print_exc()
+        _log(masked_message(traceback.format_exc()))
     except OSError:
         # What is stuck in the stream's buffer would fail again, and be our exit status.
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115, PTH123 - lives as long as we do
-
-
-def _is_silent(counters: dict[str, Any]) -> bool:
-    """Whether a rank takes no more steps that we would see: it stands still for us alone."""
-    return bool(counters["ended"] or counters["recording_ended"])

@@ -22,6 +22,7 @@ from traceml.compare.table_batches import compare_batches
 from traceml.compare.text_changes import compare_logs, compare_texts
 from traceml.compare.value_changes import compare_json, compare_tables
 from traceml.model.artifact import ArtifactKind, kind_of_file
+from traceml.model.environment import STEP_TRACE
 from traceml.model.errors import RunNotFound, UnreadableArtifact
 from traceml.model.quantities import memory
 from traceml.store.arrow_file import is_arrow, open_arrow
@@ -34,11 +35,14 @@ from traceml.store.regular_files import stat_regular
 from traceml.store.safetensors_file import open_safetensors
 from traceml.store.tensor_data import TensorFile
 from traceml.store.torch_file import open_torch_file
+from traceml.summaries.record import Summary
 
 _T = TypeVar("_T")
 
 KeepPicture: TypeAlias = Callable[[str, Pixels], str | None]
 """Keeps the picture of an image's difference; returns where it is, `None` where it is not kept."""
+TRACE_PREFIX = STEP_TRACE.partition("{")[0]
+"""How the name of a step's trace begins."""
 MAX_READ_BYTES = 8 << 30
 """Of both files together, about ten seconds of reading; more only where it is asked for."""
 MAX_CELLS = 1 << 20
@@ -235,14 +239,34 @@ _COMPARISONS: dict[str, Callable[[Path, Path], Details]] = {
 }
 
 
+def _is_step_trace(summary: Summary, name: str) -> bool:
+    """Returns whether a file right in the run folder holds a step that `--kineto` recorded."""
+    traces = () if summary.kineto is None else summary.kineto.traces
+    return any(each.file == name == Path(name).name for each in traces)
+
+
+def _replaced_trace(name: str) -> str:
+    return (
+        f"the trace {name[:120]!r} is no longer there: while a run goes on, the trace of a worse "
+        "step takes the place of an earlier one; reload the run's page, which lists those kept now"
+    )
+
+
 def find_logged_file(folder: Path, name: str) -> Path:
-    """Returns the kept copy of a logged file, or of a file in a logged folder (`FOLDER/PATH`).
+    """Returns the kept copy of a logged file, of a file in a logged folder (`FOLDER/PATH`), or the
+    trace of a step.
 
     Raises RunNotFound where the run logged no such file, or nothing was kept of it.
     """
     summary = RunFiles(folder).summary
     artifacts = {} if summary is None else summary.artifacts
     found = artifacts.get(name)
+    if found is None and summary is not None and _is_step_trace(summary, name):
+        if (folder / name).exists():
+            return folder / name
+        raise RunNotFound(_replaced_trace(name))
+    if found is None and name.startswith(TRACE_PREFIX):
+        raise RunNotFound(_replaced_trace(name))
     if found is not None and not found.files:
         stored, size = found.stored, found.size_bytes
     else:

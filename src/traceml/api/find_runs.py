@@ -8,40 +8,55 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from traceml.compare import selection
+from traceml.compare.record import to_json
 from traceml.model.errors import RunNotFound, UsageError
 from traceml.store import folder as folders
 from traceml.store.query_language import QueryError
 from traceml.store.tags import RunTags, change_tags
 from traceml.summaries.read import FILE_NAME, locate, read_labels, read_summary, runs_there
+from traceml.summaries.record import Summary
+from traceml.text.markdown import summary_markdown
 from traceml.text.summary import summary_text
 
 
-def view(run: str, logs_dir: Path) -> str:
-    """Returns a finished run's summary as text."""
-    return summary_text(read_summary(locate(run, logs_dir), follow_links=True))
+def view(run: str, logs_dir: Path, form: str = "text") -> str:
+    """Returns a finished run's summary as text, JSON or markdown."""
+    return _in_form(read_summary(locate(run, logs_dir), follow_links=True), form)
 
 
-def recover(run: str, logs_dir: Path) -> str:
-    """Rebuilds the summary of a run whose agent died; returns it as text."""
+def _in_form(summary: Summary, form: str) -> str:
+    """Returns it without the end of its last line, which `print` writes."""
+    if form == "json":
+        return to_json(summary).decode().rstrip("\n")
+    text = summary_markdown(summary) if form == "markdown" else summary_text(summary)
+    return text.rstrip("\n")
+
+
+def recover(run: str, logs_dir: Path, others: Sequence[str] = (), form: str = "text") -> str:
+    """Rebuilds the summary of a run whose agent died, from its folder and those of its other nodes;
+    returns it as text, JSON or markdown."""
     from traceml.agent.close import recover as rebuild
 
-    folder = find_folder(run, logs_dir)
-    if folders.is_going_on(folder):
-        raise UsageError(
-            f"the run {folder.name!r} is still going on ({folder}): its agent writes the summary "
-            "when it ends; recover is for runs whose agent has died"
-        )
-    held = folders.hold(folder)
+    found = list(dict.fromkeys(find_folder(each, logs_dir) for each in (run, *others)))
+    for folder in found:
+        if folders.is_going_on(folder):
+            raise UsageError(
+                f"the run {folder.name!r} is still going on ({folder}): its agent writes the "
+                "summary when it ends; recover is for runs whose agent has died"
+            )
+    held = [folders.hold(folder) for folder in found]
     try:
-        return rebuild(folder).text or ""
+        rebuilt = rebuild(found[0], found[1:])
+        return (rebuilt.text or "").rstrip("\n") if form == "text" else _in_form(rebuilt, form)
     except OSError as error:
         raise UsageError(
-            f"the summary of {folder} cannot be written ({error}); "
+            f"the summary of {found[0]} cannot be written ({error}); "
             "make room, or make the folder writable, and recover again: the records are kept"
         ) from error
     finally:
-        if held is not None:
-            os.close(held)
+        for descriptor in held:
+            if descriptor is not None:
+                os.close(descriptor)
 
 
 def find_folder(run: str, logs_dir: Path) -> Path:

@@ -14,7 +14,7 @@ from traceml.store.line_files import LIVE_STATE
 from traceml.store.regular_files import read_regular, stat_regular
 from traceml.summaries.live_record import read_live
 from traceml.summaries.read import read_summary
-from traceml.summaries.record import Summary
+from traceml.summaries.record import Summary, has_failed
 
 _Mark = tuple[int, int, int] | None
 """Identifies a file's version by inode, size and time; `None` where there is no file."""
@@ -135,8 +135,7 @@ class RunFiles:
             return "live"
         if self.ending is None and not self.is_foreign:
             return "lost"
-        failed = self.exit_status or (self._final is not None and self._final.failure is not None)
-        return "failed" if failed else "finished"
+        return "failed" if has_failed(self._final, self.exit_status) else "finished"
 
 
 def _mark(path: Path) -> _Mark:

@@ -7,7 +7,8 @@ from pathlib import Path
 from threading import Lock
 
 from traceml.api.inline_pictures import RUN_PICTURE, InlinePictures, images_of
-from traceml.api.live_layers import LiveLayers
+from traceml.api.live_goodput import LiveGoodput
+from traceml.api.live_layers import LiveHostTime, LiveLayers
 from traceml.api.run_files import RunFiles
 from traceml.facts.history import History, sensor_history, step_history
 from traceml.facts.metric_history import MAX_METRICS, metric_histories
@@ -16,6 +17,11 @@ from traceml.figures.page import Figure, Part, Picture, RunPage
 from traceml.figures.run_page import run_page, step_figures
 from traceml.model.metric_segments import split_segment
 from traceml.store.run_follower import RunFollower
+
+MIN_PAUSE_S = 1.0
+"""Between two looks at a run in progress."""
+MAX_CORE_SHARE = 0.25
+"""Of a core, for following a run with many ranks: it is looked at less often."""
 
 
 class RunWatch:
@@ -31,20 +37,33 @@ class RunWatch:
         self._pictures: tuple[Picture, ...] = ()
         self._files = RunFiles(folder)
         self._follower = None if self._files.is_foreign else RunFollower(folder)
-        self._layers = LiveLayers(folder)
+        self._layers = LiveLayers()
+        self._host_time = LiveHostTime(folder)
+        self._goodput = LiveGoodput()
         self._lock = Lock()
         self._page: RunPage | None = None
+        self._spent_s = 0.0, 0.0
+        """CPU time of the last two looks."""
         self._history: History | None = None
 
     def page(self) -> RunPage:
         """Returns the run's current page; raises RunNotFound where it was deleted."""
         with self._lock:
             before, self._page = self._page, None  # should a look fail, the next one draws anew
+            began_s = time.thread_time()
             has_changed = self._files.refresh()
             if before is None or has_changed or self._files.state == "live":
                 before = self._drawn()
             self._page = before
+            self._spent_s = self._spent_s[1], time.thread_time() - began_s
             return before
+
+    def pause_s(self) -> float:
+        """Returns how long to wait before the next look at a run in progress.
+
+        One expensive look does not count: the first one reads all that there is.
+        """
+        return max(MIN_PAUSE_S, min(self._spent_s) / MAX_CORE_SHARE)
 
     def detail(self, first_step: int, last_step: int) -> tuple[Figure, ...]:
         """Returns the charts over steps for a range of steps, in the finest available
@@ -67,12 +86,16 @@ class RunWatch:
     def _drawn(self) -> RunPage:
         history, notes, output = History(), self._files.notes, None
         layers: Part | None = None
+        host_time: Part | None = None
+        summary = self._files.summary
         if self._follower is not None:
             self._follower.refresh()
             history = _history(self._follower, self._files.state == "live")
             notes, output = (*notes, *_notes(self._follower)), self._follower.output
             if self._files.state == "live":
-                layers = self._layers.part(self._follower, self._files.summary)
+                layers = self._layers.part(self._follower, summary)
+                summary = self._goodput.add_to(summary, self._follower)
+                host_time = self._host_time.part(self._follower)
         self._history = history
         standing = RunStanding(
             manifest=self._files.manifest,
@@ -83,12 +106,13 @@ class RunWatch:
             notes=notes,
         )
         return run_page(
-            self._files.summary,
+            summary,
             standing,
             history,
             self._lens_id,
             self._shown_pictures(),
             layers,
+            host_time,
         )
 
     def _shown_pictures(self) -> tuple[Picture, ...]:

@@ -9,18 +9,23 @@ from collections.abc import Sequence
 COMMANDS = {
     "run": "run a training script with tracing",
     "compare": "say what changed between two runs",
+    "bench": "run two commands or commits in turn until it is clear which is faster",
     "runs": "list and query runs by parameters, metrics and facts",
+    "history": "show a metric of one command along commits, and where it changed",
     "tag": "tag a run, or write a note on it",
     "push": "send runs to the team's MLflow server",
     "promote": "register a run's checkpoint as a model, with its comparison",
     "view": "print a finished run's summary again",
     "report": "write a run or a comparison as one HTML file",
+    "export": "write a run as tables, or as a timeline for Perfetto",
+    "schema": "print the JSON Schema of what a command prints as JSON",
+    "mcp": "serve read-only tools about runs to coding agents",
     "ui": "serve the dashboard and all runs to a browser",
     "watch": "show a run that is going on, live in this terminal",
     "recover": "rebuild the summary of a run whose agent died",
     "demo": "the before/after story on this machine, in under a minute",
 }
-_HIDDEN = ("agent", "cell")
+_HIDDEN = ("agent", "cell", "tracker")
 
 _EXIT_USAGE = 2
 _EXIT_INTERRUPTED, _EXIT_BROKEN_PIPE = 130, 141  # as a shell reports SIGINT and SIGPIPE

@@ -11,22 +11,32 @@ from typing import Any
 
 from traceml.model.environment import AGENT_LACKED_ROOM
 from traceml.model.errors import TraceMLError, UsageError
+from traceml.model.node import JOIN_MARK, ORIGIN_MARK
 
 _STANDARD_INPUT = 0
-_NOT_OURS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
-"""Signals that we ignore: a batch system sends them to every process of a job, and we end when the
-training has."""
+JOB_SIGNALS = tuple(
+    signal.Signals[name]
+    for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
+)
+"""A batch system sends them to every process of a job: they end neither the agent, which ends after
+the training, nor the processes that it starts."""
 
 
 def main(words: list[str]) -> int:
-    """Follows an existing run, or (`--new`) creates one first and prints its folder."""
+    """Follows an existing run, or (`--new`) creates one first and prints its folder.
+
+    After the folder comes what an agent knew that had to leave its own (`Agent.go_on_after_move`).
+    """
     if not words:
         raise UsageError("this is the agent's own command; people say `traceml run`")
-    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.Signals[name] for name in _NOT_OURS])
-    owner = None
+    signal.pthread_sigmask(signal.SIG_BLOCK, JOB_SIGNALS)
+    owner, moved, is_detached, options = None, None, False, {}
     if words[0] == "--new":
         options = json.loads(words[1])
         owner = options["pid"]
+        is_detached = options.get("is_detached", False)
+        if is_detached and os.fork():
+            os._exit(0)  # what whoever started us kills at its end are its children
         try:
             folder = _new_run(options)
         except (TraceMLError, OSError) as error:
@@ -35,11 +45,20 @@ def main(words: list[str]) -> int:
             return 2
     else:
         folder = Path(words[0])
+        moved = json.loads(words[1]) if len(words) > 1 else None
+        owner = None if moved is None else moved["owner"]
     os.umask(0o077)  # what a run records is its owner's to show
     from traceml.agent.loop import Agent
 
-    agent = Agent(folder, _STANDARD_INPUT, owner)
-    if agent.run():
+    agent = Agent(folder, _STANDARD_INPUT, owner, is_detached)
+    if moved is not None:
+        agent.go_on_after_move(moved)
+    if options.get("launcher"):
+        agent.stay_for_restarts(options["launcher"])
+    is_on_disk = agent.run()
+    if options.get("meeting"):  # that the ranks could not remove: the launcher was killed, say
+        Path(options["meeting"]).unlink(missing_ok=True)
+    if is_on_disk:
         return 0
     return AGENT_LACKED_ROOM if agent.lacks_room else 1
 
@@ -57,6 +76,10 @@ def _new_run(options: dict[str, Any]) -> Path:
         working_folder=options["working_folder"],
     )
     folder = new_run(options["subject"], options["command"], wanted)
+    if options.get("origin"):
+        folders.write_mark(folder, ORIGIN_MARK, options["origin"])
+    if options.get("join"):
+        folders.write_mark(folder, JOIN_MARK, options["join"])
     folders.hold(folder)  # until we end
     ring_folder = folders.read_manifest(folder).ring_folder
     print(json.dumps({"folder": str(folder), "ring_folder": ring_folder}), flush=True)

@@ -7,7 +7,7 @@ import io
 import math
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from traceml.api.compare import (
@@ -78,13 +78,23 @@ Exit status: 0 compared; 1 --fail-on matched; 2 a usage or input error; 3 nothin
 
 
 def main(words: list[str]) -> int:
-    """Compares; a bug of ours exits like an input error, because 1 is the status of the gate."""
+    """Compares, and returns the exit status."""
+    return guarded_gate(lambda: _fetch_and_compare(words))
+
+
+def _fetch_and_compare(words: list[str]) -> int:
+    options = _parser().parse_args(words)
+    with FetchedRuns() as fetched:
+        for side in ("runs", "a", "b"):
+            setattr(options, side, fetched.local_words(getattr(options, side) or ()))
+        return _compare(options)
+
+
+def guarded_gate(command: Callable[[], int]) -> int:
+    """Returns the status of a command whose status 1 is that of a gate: a bug of ours exits like an
+    input error."""
     try:
-        options = _parser().parse_args(words)
-        with FetchedRuns() as fetched:
-            for side in ("runs", "a", "b"):
-                setattr(options, side, fetched.local_words(getattr(options, side) or ()))
-            return _compare(options)
+        return command()
     except (TraceMLError, BrokenPipeError):
         raise
     except Exception:  # noqa: BLE001 - shown; the status 1 must stay the gate's own
@@ -121,7 +131,7 @@ def _compare(options: argparse.Namespace) -> int:
         compared = _compare_two(options, logs_dir, terms)
     if options.max_regression is not None and not options.fail_on:
         print("traceml compare: nothing fails without --fail-on regression", file=sys.stderr)
-    return _exit_status(compared)
+    return gate_status(compared)
 
 
 def _mode(options: argparse.Namespace, logs_dir: Path) -> str:
@@ -148,9 +158,9 @@ def _compare_tables(options: argparse.Namespace, terms: Terms) -> int:
     """Compares tables of outcomes: two files of one test set, or arms of live traffic."""
     compared = _compare_arms if options.arms else _compare_samples
     statuses, text, document, base = compared(options, terms)
-    _show((), text, document, options.format, overview=text)
+    show_comparison((), text, document, options.format, overview=text)
     write_files(base, document, text)
-    _say_written(base, options.format)
+    say_written(base, options.format)
     if not statuses:
         return _NOTHING_IN_COMMON
     return _FAILED if any(fails_on(status, terms) for status in statuses) else 0
@@ -188,17 +198,17 @@ def _compare_two(
 ) -> tuple[Comparison, ...]:
     a, b = _sides(options)
     comparison, base = compare_sides(a, b, logs_dir, options.output, terms, options.artifacts)
-    text = comparison_text(comparison, _wants_colour(), options.artifacts)
+    text = comparison_text(comparison, wants_colour(), options.artifacts)
     if options.format == "html":
         from traceml.web.report_pages import sides_html
 
         _print_whole(sides_html(a, b, logs_dir, terms))
     else:
-        _show((comparison,), text, to_json(comparison), options.format)
+        show_comparison((comparison,), text, to_json(comparison), options.format)
     write_comparison(comparison, base, options.artifacts)
     if options.code_diff:
         _write_code_diff(a, b, logs_dir, base)
-    _say_written(base, options.format)
+    say_written(base, options.format)
     return (comparison,)
 
 
@@ -228,15 +238,40 @@ def _compare_many(
 
         _print_whole(many_html(options.runs, logs_dir, found))
     else:
-        _show(found.comparisons, text, to_json(found), options.format, overview=text)
+        show_comparison(found.comparisons, text, to_json(found), options.format, overview=text)
     write_many(found, base)
     if options.code_diff:
         paths = paths_by_name(options.runs, logs_dir)
         sides = [[paths[name] for name in entry.runs] for entry in found.entries]
         for place, side in enumerate(sides[1:], start=1):
             _write_code_diff(sides[0], side, logs_dir, base.with_name(f"{base.name}_{place}"))
-    _say_written(base, options.format)
+    say_written(base, options.format)
     return found.comparisons
+
+
+def add_gate_options(parser: CommandParser) -> None:
+    """Adds what decides whether a change is a regression, and what then fails."""
+    add = parser.add_argument
+    add(
+        "--max-regression",
+        metavar="PCT",
+        type=percentage,
+        help="how much worse B may be before it is a regression, such as 3%%",
+    )
+    add(
+        "--tolerance",
+        metavar="PCT",
+        type=percentage,
+        default=TOLERANCE,
+        help="a change shown to be smaller counts as no change (default: 1%%)",
+    )
+    add(
+        "--fail-on",
+        metavar="VERDICT",
+        type=_fail_on_verdicts,
+        default=(),
+        help=f"exit with 1 on {' or '.join(FAIL_ON)}, or on both: {','.join(FAIL_ON)}",
+    )
 
 
 def _parser() -> CommandParser:
@@ -257,8 +292,35 @@ def _parser() -> CommandParser:
     )
     add("--a", nargs="+", metavar="RUN", type=some_text, help="the runs of the first group")
     add("--b", nargs="+", metavar="RUN", type=some_text, help="the runs of the second group")
-    add("--metric", metavar="NAME", type=some_text, help=_metric_help())
+    add("--metric", metavar="NAME", type=some_text, help=metric_help())
     add_better(parser)
+    _add_table_options(parser)
+    _add_many_options(parser)
+    add_gate_options(parser)
+    add("--code-diff", action="store_true", help="write what changed in the code to BASE.diff")
+    add(
+        "--artifacts",
+        action="store_true",
+        help="read logged files of any size, and list all that differs in them",
+    )
+    add_format(parser, _FORMATS)
+    add("--output", metavar="BASE", type=some_text, help="write BASE.json and BASE.txt")
+    add_logs_dir(parser)
+    return parser
+
+
+def metric_help() -> str:
+    """Returns the help of `--metric`: what a verdict can be given by."""
+    words = ", ".join(ENDPOINTS)
+    return (
+        "what the verdict is given by (default: step_time, then peak_memory): "
+        f"{words}, or a metric that the script logged"
+    )
+
+
+def _add_table_options(parser: CommandParser) -> None:
+    """Adds what is for tables of outcomes, and not for runs."""
+    add = parser.add_argument
     add(
         "--arms",
         nargs="+",
@@ -273,6 +335,11 @@ def _parser() -> CommandParser:
         metavar=("LOW", "HIGH"),
         help="of --arms: the range that an outcome can have",
     )
+
+
+def _add_many_options(parser: CommandParser) -> None:
+    """Adds what is for three or more runs."""
+    add = parser.add_argument
     add(
         "--reach",
         metavar="VALUE",
@@ -286,44 +353,6 @@ def _parser() -> CommandParser:
         help="of three or more runs: parameters in which runs may differ and still be alike, with "
         "commas; code is the version of the code",
     )
-    add(
-        "--max-regression",
-        metavar="PCT",
-        type=_share,
-        help="how much worse B may be before it is a regression, such as 3%%",
-    )
-    add(
-        "--tolerance",
-        metavar="PCT",
-        type=_share,
-        default=TOLERANCE,
-        help="a change shown to be smaller counts as no change (default: 1%%)",
-    )
-    add(
-        "--fail-on",
-        metavar="VERDICT",
-        type=_fail_on,
-        default=(),
-        help=f"exit with 1 on {' or '.join(FAIL_ON)}, or on both: {','.join(FAIL_ON)}",
-    )
-    add("--code-diff", action="store_true", help="write what changed in the code to BASE.diff")
-    add(
-        "--artifacts",
-        action="store_true",
-        help="read logged files of any size, and list all that differs in them",
-    )
-    add_format(parser, _FORMATS)
-    add("--output", metavar="BASE", type=some_text, help="write BASE.json and BASE.txt")
-    add_logs_dir(parser)
-    return parser
-
-
-def _metric_help() -> str:
-    words = ", ".join(ENDPOINTS)
-    return (
-        "what the verdict is given by (default: step_time, then peak_memory): "
-        f"{words}, or a metric that the script logged"
-    )
 
 
 def _finite(text: str) -> float:
@@ -336,7 +365,7 @@ def _finite(text: str) -> float:
     return number
 
 
-def _share(text: str) -> float:
+def percentage(text: str) -> float:
     """Returns a percentage as a share in 0–1."""
     try:
         share = float(text.strip().removesuffix("%")) / 100
@@ -347,7 +376,8 @@ def _share(text: str) -> float:
     return share
 
 
-def _fail_on(text: str) -> tuple[str, ...]:
+def _fail_on_verdicts(text: str) -> tuple[str, ...]:
+    """Returns the verdicts that a gate fails on, from words with commas."""
     words = tuple(dict.fromkeys(word.strip() for word in text.split(",")))
     unknown = [word for word in words if word not in FAIL_ON]
     if unknown:
@@ -397,7 +427,7 @@ def _write_code_diff(a: list[str], b: list[str], logs_dir: Path, base: Path) -> 
     print(said, file=sys.stderr)
 
 
-def _show(
+def show_comparison(
     found: tuple[Comparison, ...],
     text: str,
     document: bytes,
@@ -426,13 +456,13 @@ def _print_whole(document: str) -> None:
     sys.stdout.flush()
 
 
-def _say_written(base: Path, form: str) -> None:
+def say_written(base: Path, form: str) -> None:
     """Says where the files are; on stderr where stdout is for a program."""
     written = f"Written to {base}.json and {base}.txt"
     print(written, file=sys.stdout if form == "text" else sys.stderr)
 
 
-def _wants_colour() -> bool:
+def wants_colour() -> bool:
     """Returns whether to use colour: on a terminal that has it, unless the user opted out
     (no-color.org)."""
     return (
@@ -443,7 +473,8 @@ def _wants_colour() -> bool:
     )
 
 
-def _exit_status(found: Sequence[Comparison]) -> int:
+def gate_status(found: Sequence[Comparison]) -> int:
+    """Returns the exit status of comparisons, by their gate."""
     if not all(comparison.has_common_metric for comparison in found):
         return _NOTHING_IN_COMMON
     failed = any(comparison.gate and comparison.gate.failed for comparison in found)

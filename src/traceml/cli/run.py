@@ -22,7 +22,10 @@ from traceml.launch import supervise
 from traceml.launch.display_mode import MODES, choose
 from traceml.launch.messages import say, write
 from traceml.launch.views import make_report
+from traceml.model.environment import MAX_KINETO_STEPS, NOTIFY
 from traceml.model.errors import UsageError
+from traceml.model.launcher_place import place_in_environment
+from traceml.model.tracker import TRACKERS, parse_trackers, require_installed
 from traceml.store import folder as folders
 from traceml.store.regular_files import read_regular
 
@@ -40,6 +43,7 @@ def main(words: list[str]) -> int:
     words, command, script_arguments = _split(words)
     options = _parser().parse_args(words)
     cluster = _cluster(options)
+    _check_targets(options.notify)
     if command and options.script:
         raise UsageError(
             f"both a script ({options.script}) and a command after -- were given; expected one; "
@@ -74,6 +78,16 @@ def main(words: list[str]) -> int:
     if options.html_report and folder is not None:
         _write_report(folder)
     return status
+
+
+def _check_targets(given: list[str]) -> None:
+    """Raises UsageError for what can be notified neither by --notify nor by the environment."""
+    if given or os.environ.get(NOTIFY):
+        from traceml.agent.notify_targets import parse_target, targets_in
+
+        targets_in(os.environ)
+        for text in given:
+            parse_target(text)
 
 
 def _split(words: list[str]) -> tuple[list[str], list[str], list[str]]:
@@ -127,6 +141,12 @@ def _parser() -> _Parser:
     add("--master-addr", metavar="A", type=some_text, help="the address of machine 0")
     add("--master-port", metavar="P", type=port, help="the port where they meet")
     add(
+        "--head",
+        metavar="HOST:PORT",
+        type=some_text,
+        help="the machine that gets all records, where the job has no process group to say so",
+    )
+    add(
         "--profile",
         type=one_of(*_PROFILES),
         metavar=in_braces(_PROFILES),
@@ -138,12 +158,40 @@ def _parser() -> _Parser:
         action="store_true",
         help="save the CUDA allocator's snapshot where GPU memory runs out",
     )
+    add(
+        "--kineto",
+        metavar="STEPS",
+        type=whole_number(1, MAX_KINETO_STEPS),
+        help="keep traces of torch's profiler of so many steps: typical ones and the worst",
+    )
+    add(
+        "--notify",
+        metavar="URL|COMMAND",
+        action="append",
+        default=[],
+        help="tell a webhook, or a command by its stdin, of critical findings, hangs, failures and "
+        "the end, as JSON; may be given several times",
+    )
+    add(
+        "--log-to",
+        metavar="NAMES",
+        type=_trackers,
+        default=(),
+        help=f"log the run to trackers: {', '.join(TRACKERS)}, with commas between",
+    )
     add("--html-report", action="store_true", help="write report.html into the run folder")
     add("--save-output", action="store_true", help="keep what the script prints in the run folder")
     add("--trace-max-steps", metavar="N", type=whole_number(1), help="stop tracing after N steps")
     add("--disable-traceml", action="store_true", help="run the command without any tracing")
     add("--overwrite", action="store_true", help="replace a run of the same name")
     return parser
+
+
+def _trackers(text: str) -> tuple[str, ...]:
+    """The trackers that are named, if they can be logged to."""
+    names = parse_trackers(text)
+    require_installed(names)
+    return names
 
 
 def _count(text: str) -> int:
@@ -174,11 +222,16 @@ def _run_options(options: argparse.Namespace, cluster: commands.Cluster) -> RunO
         mode=choose(options.mode),
         profile=options.profile,
         oom_snapshot=options.oom_snapshot,
+        kineto=options.kineto,
+        log_to=options.log_to,
         max_steps=options.trace_max_steps,
         save_output=options.save_output,
         overwrite=options.overwrite,
         world_size=cluster.world_size if options.script else None,
         nodes=cluster.nodes,
+        node_rank=cluster.node_rank or place_in_environment().node,
+        head=options.head,
+        notify=tuple(options.notify),
     )
 
 

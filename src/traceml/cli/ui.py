@@ -17,11 +17,15 @@ from traceml.model.errors import UsageError
 from traceml.web.addresses import DEFAULT_HOST, DEFAULT_PORT, is_loopback
 
 _NEEDED = ("starlette", "uvicorn")
+GRAFANA_DASHBOARD = Path(__file__).parents[1] / "web" / "grafana_dashboard.json"
 
 
 def main(words: list[str]) -> int:
     """Serves until Ctrl-C."""
     options = _parser().parse_args(words)
+    if options.grafana:
+        print(GRAFANA_DASHBOARD.read_text(encoding="utf-8"), end="")
+        return 0
     missing = [name for name in _NEEDED if find_spec(name) is None]
     if missing:
         raise UsageError(
@@ -88,6 +92,11 @@ def _parser() -> CommandParser:
         help=f"the first port to try, 0 for any (default: {DEFAULT_PORT})",
     )
     add("--read-only", action="store_true", help="nobody can change tags and notes in a page")
+    add(
+        "--grafana",
+        action="store_true",
+        help="print a Grafana dashboard of the metrics at /metrics, and end",
+    )
     # For `traceml run --mode=dashboard` and for notebooks.
     add("--run", metavar="NAME", help=argparse.SUPPRESS)
     add("--until-run-ends", action="store_true", help=argparse.SUPPRESS)

@@ -88,7 +88,7 @@ def chance_of_verdict(seen: Seen, terms: Terms, further: int) -> float:
     total = 0.0
     for level in _MIDDLES:
         spread = seen.spread * math.sqrt(seen.freedom / chi_square(level, seen.freedom))
-        reach = quantile(freedom) * spread * after
+        reach = quantile(freedom, terms.confidence) * spread * after
         scatter = spread * after * math.sqrt(1 - old_weight)
         places = _verdicts(reach, terms)
         for place in _MIDDLES:

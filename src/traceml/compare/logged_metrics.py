@@ -18,7 +18,7 @@ from traceml.compare.measured import Known, Observed, delta_of, known_of
 from traceml.compare.record import SIGNIFICANT, Delta, LoggedDelta, Status
 from traceml.compare.sides import Sides
 from traceml.compare.statistics import holm
-from traceml.compare.students_t import MeanError
+from traceml.compare.students_t import CONFIDENCE, MeanError
 from traceml.compare.terms import ENDPOINTS, Endpoint, Terms
 from traceml.model.errors import UsageError, near_names
 from traceml.model.metric_direction import Direction, direction_of, is_cost, unknown_direction
@@ -147,8 +147,12 @@ def _no_such_metric(word: str, logged: list[str]) -> str:
     )
 
 
-def observe_logged(endpoint: Endpoint, sides: Sides) -> Observed:
-    """Returns how the logged metric that decides the verdict changed."""
+def observe_logged(endpoint: Endpoint, sides: Sides, confidence: float = CONFIDENCE) -> Observed:
+    """Returns how the logged metric that decides the verdict changed.
+
+    `confidence` is that of the interval which decides, with several runs per side; the interval in
+    the table of metrics is the 95 % one of every other metric.
+    """
     name = endpoint.metrics[0]
     a, b = ([last_value(run, name) for run in side] for side in (sides.a, sides.b))
     delta, known = _tested(delta_of(a, b, sides)), known_of(a, b, sides)
@@ -162,7 +166,13 @@ def observe_logged(endpoint: Endpoint, sides: Sides) -> Observed:
         method = "Welch's t test"
     ranks = statistics.rank_test(known.a, known.b, known.paired)
     return Observed(
-        endpoint, name, delta, rank_test=ranks, method=method, run_spread=_spread(known)
+        endpoint,
+        name,
+        delta,
+        rank_test=ranks,
+        method=method,
+        run_spread=_spread(known),
+        deciding_interval=delta_of(a, b, sides, confidence).interval,
     )
 
 
@@ -200,9 +210,10 @@ def logged_status(found: Observed, sides: Sides, terms: Terms) -> Status | None:
             return Status.INCONCLUSIVE
         return Status.REGRESSION if found.got_worse else Status.IMPROVEMENT
     low, high = (-worse, better) if found.endpoint.more_is_better else (-better, worse)
-    if delta.interval is not None and low <= delta.interval[0] and delta.interval[1] <= high:
+    interval = found.deciding_interval
+    if interval is not None and low <= interval[0] and interval[1] <= high:
         return Status.NO_CHANGE
-    if not delta.significant:
+    if delta.p is None or delta.p >= terms.significance:
         return Status.INCONCLUSIVE
     if not found.got_worse:
         return Status.IMPROVEMENT

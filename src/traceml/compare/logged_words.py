@@ -53,7 +53,8 @@ def logged_sentence(
     if status is Status.NO_CHANGE:
         return f"{said}, within {_limit(found, terms)}."
     if status is Status.INCONCLUSIVE:
-        if delta.significant and terms.max_regression is not None:
+        is_shown = delta.p is not None and delta.p < terms.significance
+        if is_shown and terms.max_regression is not None:
             return f"{said}: a change, but within the {100 * terms.max_regression:.3g}% allowed."
         return f"{said}: {len(sides.a)} + {len(sides.b)} runs are too few to tell."
     return f"{said}."

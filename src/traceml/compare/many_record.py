@@ -93,6 +93,32 @@ class Effect(Struct, frozen=True, kw_only=True):
     more; p is corrected over all effects and metrics."""
 
 
+class LayerOfRuns(Struct, frozen=True, kw_only=True):
+    """One layer, or all those whose names differ in a number alone, of every entry."""
+
+    name: str
+    kind: str | None = None
+    layers: int = 1
+    """How many layers it stands for."""
+    what: str = "time"
+    """Of its own `time` in milliseconds per step, else of the bytes that it holds: `saved`, …"""
+    changes: dict[str, Delta]
+    """By label. Times have a p only where the layer was shown to have moved; it is corrected for
+    all layers and entries."""
+
+
+class ManyLayers(Struct, frozen=True, kw_only=True):
+    """The layers that moved in some entry, against the baseline."""
+
+    time_ms: dict[str, Delta]
+    """By label: own time of all layers, per step."""
+    rows: tuple[LayerOfRuns, ...] = ()
+    """The largest change first, times before memory."""
+    rows_in_all: int = 0
+    notes: dict[str, tuple[str, ...]] = {}
+    """By label: why layers of that entry are not compared."""
+
+
 class ManyComparison(Struct, frozen=True, kw_only=True):
     """Three or more runs side by side."""
 
@@ -115,6 +141,8 @@ class ManyComparison(Struct, frozen=True, kw_only=True):
     them."""
     what_mattered: WhatMattered | None = None
     """Of the quality metric; `None` where there is none or no parameter differs."""
+    layers: ManyLayers | None = None
+    """`None` where the baseline, or all others, have no deep profile."""
     comparisons: tuple[Comparison, ...] = ()
     """The baseline against each other entry."""
     warnings: tuple[str, ...] = ()

@@ -20,6 +20,7 @@ from traceml.compare.logged_metrics import (
     last_value,
     logged_delta,
 )
+from traceml.compare.many_layers import many_layers
 from traceml.compare.many_record import (
     Cost,
     Effect,
@@ -134,6 +135,10 @@ def compare_many(
         effects=_effects(candidates, params, metrics),
         pairs_of_other_code=pairs_of_other_code(params),
         what_mattered=_mattered(candidates, params, quality, metrics),
+        layers=many_layers(
+            {group.label: [run.layers for run in group.summaries] for group in groups},
+            comparisons,
+        ),
         comparisons=comparisons,
         warnings=_warnings(entries, comparisons),
     )

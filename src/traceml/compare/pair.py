@@ -11,6 +11,7 @@ from msgspec import structs
 
 from traceml.compare import comparable, verdict_words
 from traceml.compare.allowance import BARE_MEAN, Allowance
+from traceml.compare.host_time_changes import host_time_changes
 from traceml.compare.layer_changes import layer_changes
 from traceml.compare.logged_metrics import (
     LOGGED,
@@ -71,7 +72,10 @@ def compare_groups(
     if terms.metric is not None:
         endpoint = endpoint_named(terms.metric, measured, terms.higher_is_better)
     judged = endpoint.metrics[0] if endpoint.section is None else None
-    main = observe(endpoint, measured) if judged is None else observe_logged(endpoint, measured)
+    if judged is None:
+        main = observe(endpoint, measured, terms.confidence)
+    else:
+        main = observe_logged(endpoint, measured, terms.confidence)
     logged = logged_deltas(measured, judged, terms.higher_is_better)
     segments = segment_changes(logged, measured.several)
     sections = _sections(measured, main, most_changed(logged, judged))
@@ -103,6 +107,7 @@ def compare_groups(
         sections=sections,
         segments=segments,
         layers=layer_changes(measured, found.allowance.share),
+        host_time=host_time_changes(measured),
         lineage=comparable.lineage(measured),
         warnings=(*filter(None, notes), *comparable.differences(measured)),
     )
@@ -156,6 +161,7 @@ def _verdict(
         else round(100 * terms.max_regression, 6),
         ratio=change.ratio if change else None,
         ratio_interval=(change.low, change.high) if change else None,
+        confidence=change.confidence if change else None,
         method=change.method if change else main.method,
         p=change.p if change else (main.delta.p if main.method else None),
         rank_test=ranks[0] if ranks else None,

@@ -167,6 +167,28 @@ class LayerComparison(Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
 
 
+class HostTimeChange(Struct, frozen=True, kw_only=True):
+    """One of the user's functions on both sides."""
+
+    phase: str
+    function: str
+    file: str
+    change: Delta
+    """Of its share of the phase's stack samples, 0–1, what it called in packages included."""
+
+
+class HostTimeComparison(Struct, frozen=True, kw_only=True):
+    """Where the host's time goes on both sides, by stack samples."""
+
+    phases: tuple[str, ...]
+    """Those that every run has enough samples of."""
+    compared: int
+    """How many functions of those phases were compared."""
+    moved: tuple[HostTimeChange, ...] = ()
+    """Those whose share changed by more than chance explains, the largest change first."""
+    moved_in_all: int = 0
+
+
 class DiagnosisChange(Struct, frozen=True):
     """The diagnosis of each side in words; `changed` compares the kinds."""
 
@@ -238,7 +260,9 @@ class ComparisonVerdict(Struct, frozen=True, kw_only=True):
     ratio: float | None = None
     """The metric's ratio B / A."""
     ratio_interval: tuple[float, float] | None = None
-    """The 95 % confidence interval of the ratio."""
+    """The confidence interval of the ratio."""
+    confidence: float | None = None
+    """The confidence of that interval: 0.95, or more where runs are judged several times."""
     method: str | None = None
     """The method that gave the interval."""
     p: float | None = None
@@ -288,6 +312,30 @@ class Gate(Struct, frozen=True):
     """Whether none of the gate's metrics was measured on both sides."""
 
 
+class BenchStop(str, Enum):
+    """Why a benchmark made no further runs."""
+
+    CLEAR = "clear"
+    MAX_RUNS = "max_runs"
+    MAX_MINUTES = "max_minutes"
+    INTERRUPTED = "interrupted"
+
+
+class BenchRecord(Struct, frozen=True, kw_only=True):
+    """The benchmark that made the runs (`traceml bench`)."""
+
+    a_command: str
+    b_command: str
+    a_commit: str | None = None
+    """`None` where the command ran in the user's working tree."""
+    b_commit: str | None = None
+    looks: tuple[int, ...]
+    """After how many runs per side they were to be judged, as planned before the first run."""
+    stopped: str
+    """Why there are no further runs: `clear`, `max_runs`, `max_minutes`, `interrupted`."""
+    duration_s: float
+
+
 class Comparison(Struct, frozen=True, kw_only=True):
     """Two runs, or two groups of runs, side by side."""
 
@@ -312,6 +360,8 @@ class Comparison(Struct, frozen=True, kw_only=True):
     """Of logged metrics per segment, by the name of the metric."""
     layers: LayerComparison | None = None
     """Which layers moved; `None` where a side has no deep profile."""
+    host_time: HostTimeComparison | None = None
+    """Which functions moved; `None` where a side has no sampled stacks."""
     lineage: LineageComparison | None = None
     """The differences in the runs' code, command, environment, machine and data."""
     samples: dict[str, SampleComparison] = {}
@@ -320,6 +370,8 @@ class Comparison(Struct, frozen=True, kw_only=True):
     """The files that differ between the two commits, as `git diff --stat` lists them."""
     artifacts: tuple[ArtifactChange, ...] = ()
     """The logged files that differ, of one run on each side."""
+    bench: BenchRecord | None = None
+    """The benchmark that made the runs; `None` where they were made otherwise."""
     warnings: tuple[str, ...]
 
     def with_code_stat(self, stat: str | None) -> Comparison:
@@ -333,6 +385,14 @@ class Comparison(Struct, frozen=True, kw_only=True):
     def with_samples(self, samples: dict[str, SampleComparison]) -> Comparison:
         """Returns the comparison with that of single examples."""
         return structs.replace(self, samples=samples)
+
+    def with_names(self, a: str, b: str) -> Comparison:
+        """Returns the comparison with other names of its sides."""
+        return structs.replace(self, a=a, b=b)
+
+    def with_bench(self, bench: BenchRecord) -> Comparison:
+        """Returns the comparison with the benchmark that made its runs."""
+        return structs.replace(self, bench=bench)
 
     @property
     def has_common_metric(self) -> bool:

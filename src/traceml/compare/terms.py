@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from traceml.compare.students_t import CONFIDENCE
 from traceml.model.finding import Section
 from traceml.model.metric import METRICS
 
@@ -72,3 +73,16 @@ class Terms:
     higher_is_better: bool | None = None
     """Of a logged metric, where the user says it; `None` means as the script or the name says."""
     fail_on: tuple[str, ...] = ()
+    looks: int = 1
+    """How often the runs may be judged, while more of them are added, until a verdict is clear."""
+
+    @property
+    def significance(self) -> float:
+        """The p-value below which one look shows a change: an equal share of 0.05, so that all
+        looks together find a change in equal runs in at most 5 of 100 cases (Bonferroni)."""
+        return (1 - CONFIDENCE) / self.looks
+
+    @property
+    def confidence(self) -> float:
+        """The confidence of one look's interval."""
+        return CONFIDENCE if self.looks == 1 else 1 - self.significance

@@ -58,7 +58,7 @@ def judge(main: Observed, memory: Observed | None, sides: Sides, terms: Terms) -
         main_status = _status(main, allowance, sides, terms)
     memory_status = Status.NO_CHANGE
     if memory is not None:
-        memory_status = _memory_status(memory, allowance_for(memory, sides, terms), sides)
+        memory_status = _memory_status(memory, allowance_for(memory, sides, terms), sides, terms)
     identical = are_identical(sides)
     status = Status.NO_CHANGE if identical else _combine(main_status, memory_status)
     further, too_noisy = None, False
@@ -170,21 +170,21 @@ def noise_with_steps(change: RatioEstimate, allowance: Allowance) -> float:
     return math.expm1(min(noise_log, MAX_REACH_LOG))
 
 
-def _memory_status(found: Observed, allowance: Allowance, sides: Sides) -> Status:
+def _memory_status(found: Observed, allowance: Allowance, sides: Sides, terms: Terms) -> Status:
     moved = found.delta.delta
     if moved is None or abs(moved) <= MEMORY_BYTES:
         return Status.NO_CHANGE
     if found.factor is not None and not is_beyond(found, allowance.share):
         return Status.NO_CHANGE
-    if sides.several and not _is_shown(found):
+    if sides.several and not _is_shown(found, terms):
         return Status.NO_CHANGE
     return Status.REGRESSION if found.got_worse else Status.IMPROVEMENT
 
 
-def _is_shown(found: Observed) -> bool:
+def _is_shown(found: Observed, terms: Terms) -> bool:
     """Returns whether the runs show the change, corrected for multiple comparisons."""
-    if found.delta.significant is not None:
-        return found.delta.significant
+    if found.delta.p is not None:
+        return found.delta.p < terms.significance
     return found.change is not None and found.change.excludes_none
 
 

@@ -99,7 +99,8 @@ def _share_words(delta: Delta, change: RatioEstimate | None, same: bool = False)
     if change is not None:
         low, high = (100 * (limit - 1) for limit in (change.low, change.high))
         decimals = 1 if max(abs(low), abs(high)) >= 0.5 else 2
-        said.append(f"95% interval {low:+,.{decimals}f}% to {high:+,.{decimals}f}%")
+        level = f"{100 * change.confidence:.3g}% interval"
+        said.append(f"{level} {low:+,.{decimals}f}% to {high:+,.{decimals}f}%")
     return f" ({', '.join(said)})" if said else ""
 
 

@@ -5,14 +5,19 @@ from __future__ import annotations
 import signal
 from collections.abc import Sequence
 
+from traceml.facts.attempts import Attempt
 from traceml.facts.gradients import BadValue
 from traceml.facts.stability import Failure
 from traceml.model.evidence import Piece, as_number, as_words
-from traceml.model.failure import FailureReport
+from traceml.model.failure import Death, FailureReport
+from traceml.model.finding import Kind
 from traceml.model.phase import Phase
 from traceml.model.printable import one_line
+from traceml.model.quantities import count
 
 MAX_MESSAGE_CHARS = 300
+MAX_REASON_CHARS = 100
+"""Of an exception, in the list of a run's attempts."""
 MAX_RANKS = 8
 """Ranks that one sentence lists."""
 
@@ -52,6 +57,40 @@ def failure_place(failure: Failure) -> str:
         parts.append(f", module {report.module}" if report.module else "")
         parts.append(f", DataLoader worker {report.worker}" if report.worker is not None else "")
     return "".join(parts)
+
+
+def attempt_reason(attempt: Attempt) -> str | None:
+    """Returns why an attempt of a run ended, in a few words; `None` where it ended well."""
+    reason, after = _ended_by(attempt.failure, attempt.first_to_leave), attempt.next_world_size
+    if after is None or after == attempt.world_size:
+        return reason
+    change = f"with {count(after, 'rank')} instead of {count(attempt.world_size)}"
+    if reason is None or attempt.is_regrouped:
+        return f"its launcher stopped it, to go on {change}"
+    return f"{reason}; went on {change}"
+
+
+def _ended_by(failure: Failure | None, first_to_leave: Death | None) -> str | None:
+    if failure is None:
+        if first_to_leave is None:
+            return None
+        return f"rank {first_to_leave.rank}: left with exit status {first_to_leave.status}"
+    who = "the ranks" if failure.rank is None else f"rank {failure.rank}"
+    if failure.kind is Kind.HANG:
+        culprit = failure.culprits[0] if failure.culprits else None
+        at = f" at {culprit.where}" if culprit is not None and culprit.where else ""
+        return f"hang: {who} made no progress{at}"
+    report = failure.report
+    if report is not None:
+        at = f" at {report.where}" if report.where else ""
+        memory = "out of memory, " if failure.kind is Kind.OUT_OF_MEMORY else ""
+        said = one_line(f"{report.error}: {report.message}", MAX_REASON_CHARS)
+        return f"{who}: {memory}{said}{at}"
+    if failure.signal is not None:
+        return f"{who}: killed by {signal_name(failure.signal)}"
+    if failure.status is not None:
+        return f"{who}: ended with status {failure.status}"
+    return f"{who}: ended, and nobody saw how"  # no parent of it is ours
 
 
 def step_name(step: int, is_logged: bool) -> str:
@@ -114,6 +153,8 @@ def bad_value_sentence(bad: BadValue) -> str:
     when = f"step {bad.step:,}"
     if bad.finite_step is not None and bad.finite_step < bad.step - 1:
         when = f"a step from {bad.finite_step + 1:,} to {bad.step:,}"
+    if bad.is_of_inputs:
+        return f"The batch of {when} already held a value that is not finite: no layer made it."
     if bad.layer is None:
         return (
             f"Every layer's gradient was not finite from {when} on: the forward pass or the loss "

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
 from traceml.diagnose.all_rules import all_rules
+from traceml.diagnose.nodes import listed_nodes
 from traceml.diagnose.rule import RuleRole
 from traceml.model.finding import (
     COMPUTE_CAUSES,
@@ -51,7 +52,12 @@ def order_findings(found: Iterable[Finding]) -> tuple[Finding, ...]:
 
 
 def _advised(finding: Finding, told: Sequence[Finding]) -> Finding:
-    """Returns COMPUTE_BOUND with the action of its first cause, which is more specific."""
+    """Returns COMPUTE_BOUND and COMM_BOUND with the action of their first cause, which is more
+    specific; COMM_BOUND also names the machine that it waits for."""
+    link = next((each for each in told if each.kind is Kind.SLOW_LINK), None)
+    if link is not None and finding.kind is Kind.COMM_BOUND:
+        claim = f"{finding.claim} They wait for the link of {listed_nodes(link.nodes)}."
+        return replace(finding, claim=claim, action=link.action, nodes=link.nodes)
     cause = next((each for each in told if each.kind in COMPUTE_CAUSES), None)
     if cause is None or finding.kind is not Kind.COMPUTE_BOUND:
         return finding

@@ -19,7 +19,8 @@ from traceml.model.evidence import Evidence, as_number
 from traceml.model.finding import Finding, Section, Severity
 from traceml.model.quantities import count
 
-# Evaluations come twice a second, as long as new steps do.
+# Evaluations come twice a second at most, as long as new steps do, and less often where they take
+# much of the machine.
 CRITICAL_EVALUATIONS = 2
 """In a row. One window may be chance; a second one that agrees contains new steps."""
 EVALUATIONS = 4
@@ -31,7 +32,7 @@ GONE_EVALUATIONS = 6
 UNMEASURED_EVALUATIONS = 30
 """… or so many without being found: longer than the window of ten seconds holds it."""
 DOUBTFUL_EVALUATIONS = 120
-"""… or so many near the threshold: one minute."""
+"""… or so many near the threshold: one minute at least."""
 OUTRANKED_EVALUATIONS = 6
 """A leading finding gives way after so many evaluations in which another came first."""
 

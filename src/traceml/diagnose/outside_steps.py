@@ -15,6 +15,7 @@ from traceml.facts.few_steps import few_steps
 from traceml.model.evidence import Evidence, as_share, as_words, in_ms
 from traceml.model.finding import Finding, Kind, Section
 from traceml.model.quantities import duration, percent
+from traceml.model.rank import REGIONS_OUTSIDE_STEPS
 
 WARN = Threshold(0.20, 0.003)  # of the wall time; printing and bookkeeping between steps cost less
 MAIN_PART = 0.30
@@ -67,6 +68,7 @@ def _main_region(facts: Facts, outside_s: float) -> tuple[str, float]:
     too."""
     steps = max(1, facts.window.steps_taken * len(facts.ranks_used))
     for region in facts.regions:  # the longest first
-        if MAIN_PART * outside_s <= region.host_s / steps <= outside_s:
+        is_known = region.name in REGIONS_OUTSIDE_STEPS  # and measured as evaluation or checkpoints
+        if not is_known and MAIN_PART * outside_s <= region.host_s / steps <= outside_s:
             return region.name, region.host_s / steps
     return "", 0.0

@@ -91,6 +91,11 @@ def _never(job: Job, finding: Finding) -> bool:
     return False
 
 
+def _is_exact(finding: Finding) -> bool:
+    """No more is saved than predicted."""
+    return False
+
+
 @dataclass(frozen=True, slots=True)
 class Remedy:
     """What would be different without a cause, and how much time that saves."""
@@ -103,8 +108,8 @@ class Remedy:
     frees_host: Callable[[Job, Finding], bool] = _never
     """Says whether the host then works ahead, so that the GPU no longer idles between its
     phases."""
-    saves_at_least: bool = False
-    """Whether the cure may well save more than can be measured."""
+    saves_at_least: Callable[[Finding], bool] = _is_exact
+    """Says whether the cure may well save more than can be measured."""
 
 
 def lost(job: Job, finding: Finding) -> float | None:
@@ -185,6 +190,17 @@ class Rule:
     """Returns what the rule measures inside the residual, for WAIT_HEAVY to name."""
 
     code: CodeScope = CodeScope.NONE
+    asks_each_node: bool = False
+    """Whether it judges one machine, so that each machine of a run over several is judged by
+    itself; rules of the system section always do."""
+
+    is_worse_when_low: bool = False
+    """Whether a lower share is the worse finding: of several machines, which one is named first."""
+
+    @property
+    def is_about_a_machine(self) -> bool:
+        """Whether its findings name a machine in a run over several."""
+        return self.asks_each_node or self.section is Section.SYSTEM
 
     @property
     def kinds(self) -> tuple[Kind, ...]:

@@ -138,10 +138,12 @@ def larger_batch(facts: Facts) -> str:
 
 
 def fewer_workers(facts: Facts) -> str:
-    """Recommends fewer workers; empty where there are none."""
+    """Recommends fewer workers, whose memory would be free then; empty where there are none."""
     workers = facts.loader.workers
     if workers is None:
         return "fewer workers (if there are any)"
+    if workers == 1:
+        return "loading without a worker (num_workers=0)"
     return f"fewer workers than {workers}" if workers else ""
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from traceml.diagnose.all_rules import all_rules
 from traceml.diagnose.host_time import idle_in_rest_s
-from traceml.diagnose.late_ranks import named
+from traceml.diagnose.late_ranks import names_of
 from traceml.diagnose.rule import Remedy, lost
 from traceml.diagnose.time_account import held_s, rest_s, stages_of
 from traceml.facts.facts import Facts
@@ -166,8 +166,10 @@ def _predict(facts: Facts, finding: Finding, budget: _Budget) -> WhatIf | None:
     saved_s = budget.take(finding, saved_s, step_s, remedy.frees_host(job, finding))
     if saved_s < MIN_SHARE * step_s:
         return None
-    words = remedy.words.format(ranks=named(finding.ranks) if finding.ranks else "every rank")
-    return WhatIf(finding, words, step_s, max(0.0, step_s - saved_s), remedy.saves_at_least)
+    ranks = names_of(facts, finding.ranks) if finding.ranks else "every rank"
+    words = remedy.words.format(ranks=ranks)
+    is_upper_bound = remedy.saves_at_least(finding)
+    return WhatIf(finding, words, step_s, max(0.0, step_s - saved_s), is_upper_bound)
 
 
 def _is_between(finding: Finding) -> bool:

@@ -3,27 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import TypeVar
 
-from traceml.facts.gpu_idle import GpuIdle, gpu_idle
+from traceml.facts.attempts import Attempt
+from traceml.facts.goodput import Goodput
+from traceml.facts.gpu_idle import MIN_RECORDED_STEPS, GpuIdle, RecordedBusy, gpu_idle
 from traceml.facts.gpu_use import GpuUse, mean_use
 from traceml.facts.job import Job
 from traceml.facts.layers import NO_LAYERS, LayerProfile
 from traceml.facts.loader import NO_LOADER, LoaderFacts
 from traceml.facts.memory import RankMemory
+from traceml.facts.nodes import NodeFacts
+from traceml.facts.pipeline import Pipeline
 from traceml.facts.sensors import NOT_SAMPLED, GpuFacts, HostFacts, ProcessFacts
 from traceml.facts.series import Slowdown, StepTimeSeries
 from traceml.facts.stability import NOTHING_KNOWN, Stability
 from traceml.facts.step_table import StepTable
+from traceml.facts.step_traces import StepTraceFacts
 from traceml.facts.stragglers import Straggler
 from traceml.facts.thread_time import ThreadTime
 from traceml.facts.times import NO_TIMES, StepTimes
+from traceml.facts.uneven_work import UnevenWork
 from traceml.facts.user_time import NOBODY_LOOKED, UserTime
+from traceml.model.parallel_place import NO_PLACE, ParallelPlace
 from traceml.model.phase import Phase
 from traceml.model.rank import Rank, Region
 from traceml.model.settings import NOT_RECORDED, Settings
 from traceml.store.records import DdpStatistics
+
+_Of = TypeVar("_Of")
+"""Something that there is one of for each rank."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +61,8 @@ class RankFacts:
     """All recorded wall time, with warm-up, aborted steps and the time after the last step."""
     times: StepTimes
     memory: RankMemory
+    place: ParallelPlace = NO_PLACE
+    """Where it stands in the device mesh and the pipeline."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +84,13 @@ class Facts:
     job: Job | None = None
     """The ranks as one job, in which ranks may wait for each other; `None` without steps."""
     stragglers: tuple[Straggler, ...] = ()
-    """The ranks whose own work takes longer than the others', the slowest first."""
+    """The ranks whose own work takes longer than their peers', the slowest first."""
+    uneven_work: UnevenWork | None = None
+    """What ranks have more to work on than their peers; `None` where it is even, or was not
+    counted."""
+    pipeline: Pipeline | None = None
+    """The stages that the ranks form; `None` without a pipeline, or where waiting was not
+    measured."""
     threads: Mapping[int, ThreadTime] = field(default_factory=dict)
     """CPU time and waiting for a core of each rank's training thread, by rank; ranks for which it
     is not known are missing."""
@@ -95,12 +114,51 @@ class Facts:
     """The lines of user code at which the training threads were sampled."""
     reason_without_steps: str | None = None
     stability: Stability = NOTHING_KNOWN
+    attempts: tuple[Attempt, ...] = ()
+    """Each start of the ranks, in order of time; empty where no rank took a step."""
+    goodput: Goodput | None = None
+    """What the run's wall time went to; `None` where no rank took a step."""
     settings: Settings = NOT_RECORDED
     """The settings of the lowest rank (autocast, compile, workers …), for the advice."""
     uneven_settings: tuple[str, ...] = ()
     """The names of the settings in which the ranks differ."""
     layers: LayerProfile = NO_LAYERS
     """What the deep profile saw of the model's layers."""
+    step_traces: StepTraceFacts | None = None
+    """The steps that were recorded with torch's profiler; `None` where none was asked for."""
+    nodes: tuple[NodeFacts, ...] = ()
+    """The machines of a run over several, the head first; empty for one machine, which `host`
+    describes. Of several, `host` is the head's."""
+
+    @cached_property
+    def node_names(self) -> Mapping[int, str]:
+        """The machine of each rank, by rank; empty where all ranks are on one machine."""
+        found = {rank: node.name for node in self.nodes for rank in node.ranks}
+        if not found:
+            found = {rank.rank.rank: rank.rank.hostname for rank in self.ranks_used}
+        return found if len(set(found.values())) > 1 else {}
+
+    @cached_property
+    def by_node(self) -> tuple[tuple[NodeFacts, Facts], ...]:
+        """Returns each machine with the facts as they are there: its sensors, its ranks and their
+        processes. The steps stay those of the whole job."""
+        ranks = {rank.rank.rank: rank for rank in self.ranks}
+        processes = {each.rank: each for each in self.processes}
+        late = {each.rank: each for each in self.stragglers}
+        return tuple(
+            (
+                node,
+                replace(
+                    self,
+                    host=node.host,
+                    nodes=(),
+                    ranks=_of_node(node, ranks),
+                    processes=_of_node(node, processes),
+                    stragglers=_of_node(node, late),
+                ),
+            )
+            for node in self.nodes
+        )
 
     @property
     def ranks_used(self) -> tuple[RankFacts, ...]:
@@ -136,7 +194,16 @@ class Facts:
     @cached_property
     def gpu_idle(self) -> GpuIdle | None:
         """The GPU's idle time in a mean step, by cause; `None` where it was not measured."""
-        return gpu_idle(self.mean, self.gpu_use.busy_share)
+        return gpu_idle(self.mean, self.gpu_use.busy_share, self.recorded_busy)
+
+    @property
+    def recorded_busy(self) -> RecordedBusy | None:
+        """How long the GPU worked in a mean step, as the deep profile recorded it; `None` where too
+        few steps were."""
+        found = self.layers.activity
+        if found is None or found.steps < MIN_RECORDED_STEPS:
+            return None
+        return RecordedBusy(found.steps, found.busy_s, found.copies_s)
 
     @property
     def gpus_needed(self) -> int:
@@ -151,6 +218,10 @@ class Facts:
     def mean_share(self, phase: Phase) -> float | None:
         """Returns a phase's share of the mean step, 0–1; `None` where it was not measured."""
         return share(self.mean_s(phase), self.mean.step_s)
+
+
+def _of_node(node: NodeFacts, by_rank: Mapping[int, _Of]) -> tuple[_Of, ...]:
+    return tuple(by_rank[rank] for rank in node.ranks if rank in by_rank)
 
 
 def share(part_s: float | None, whole_s: float | None) -> float | None:

@@ -12,6 +12,8 @@ MAX_STEPS = 3
 """A loss in at most this many steps is an accident; in more of them it is how the run goes."""
 MAX_SHARE = 0.05
 """Of all steps: in a run so short that a few steps are more than this, none of them stands out."""
+CHUNK_RANKS = 256
+"""Ranks whose steps are copied at a time: a table of all of them is large."""
 MIN_SHARE_OF_LOST_TIME = 0.5  # with less of it in the few steps, the other steps are the story
 
 
@@ -58,9 +60,13 @@ def few_steps(table: StepTable, lost_s: Floats, whole_s: Floats | None = None) -
     most = min(MAX_STEPS, int(MAX_SHARE * len(timed)))
     if most < 1:
         return None
-    whole = np.nan_to_num(whole_s[:, timed])
-    lost = np.clip(np.nan_to_num(lost_s[:, timed]), 0.0, whole).max(axis=0)
-    whole = whole.max(axis=0)
+    whole, lost = np.zeros(len(timed)), np.zeros(len(timed))
+    for first in range(0, len(whole_s), CHUNK_RANKS):
+        rows = slice(first, first + CHUNK_RANKS)
+        part = np.nan_to_num(whole_s[rows, timed])
+        np.maximum(whole, part.max(axis=0), out=whole)
+        lost_part = np.clip(np.nan_to_num(lost_s[rows, timed]), 0.0, part)
+        np.maximum(lost, lost_part.max(axis=0), out=lost)
     latest = np.argsort(-lost, kind="stable")[:most]
     held = np.cumsum(lost[latest])
     enough = np.flatnonzero(held >= MIN_SHARE_OF_LOST_TIME * lost.sum())

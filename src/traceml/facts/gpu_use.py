@@ -6,7 +6,7 @@ weighted by its overlap with them. With too few samples everything is `None`, ne
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -60,16 +60,17 @@ def gpu_use(
     The samples that count must cover at least one whole step, however long it is.
     """
     intervals = [interval for sample in samples for interval in sample.intervals]
-    if not intervals:
-        intervals = _of_the_sensor(samples, at_unix_s)
-    if not intervals:
+    table: Floats = (
+        np.array(intervals, dtype=np.float64)  # `None` becomes NaN
+        if intervals
+        else _of_the_sensor(samples, at_unix_s)
+    )
+    if not len(table):
         return NOT_COUNTED
-    table: Floats = np.array(intervals, dtype=np.float64)  # `None` becomes NaN
     begin_s, end_s = table[:, 0], table[:, 1]
     inside_s = ran.overlap_s(begin_s, end_s)
     counts = (end_s > begin_s) & (inside_s >= MIN_INSIDE * (end_s - begin_s))
-    weights_s, values = inside_s[counts], table[counts, 2:]
-    return _weighed(weights_s, dict(zip(COUNTED, values.T, strict=True)), step_s)
+    return _weighed(inside_s[counts], table[counts, 2:], step_s)
 
 
 def mean_use(used: Sequence[GpuUse]) -> GpuUse:
@@ -82,22 +83,27 @@ def mean_use(used: Sequence[GpuUse]) -> GpuUse:
     return GpuUse(samples=sum(each.samples for each in used), **means)
 
 
-def _of_the_sensor(samples: Sequence[GpuSample], at_unix_s: Floats) -> list[GpuInterval]:
-    """Returns the intervals of plain utilisation readings, for a GPU without counters."""
-    return [
-        GpuInterval(float(at_s) - SENSOR_S, float(at_s), busy_share=sample.utilisation)
-        for sample, at_s in zip(samples, at_unix_s, strict=True)
-        if sample.utilisation is not None
-    ]
+def _of_the_sensor(samples: Sequence[GpuSample], at_unix_s: Floats) -> Floats:
+    """Returns the intervals of plain utilisation readings, for a GPU without counters: a row for
+    each, a column per field of `GpuInterval`."""
+    read = np.array([sample.utilisation for sample in samples], np.float64)
+    is_read = np.isfinite(read)
+    table = np.full((np.count_nonzero(is_read), len(GpuInterval._fields)), np.nan)
+    table[:, 0], table[:, 1] = at_unix_s[is_read] - SENSOR_S, at_unix_s[is_read]
+    table[:, 2 + COUNTED.index("busy_share")] = read[is_read]
+    return table
 
 
-def _weighed(weights_s: Floats, values: Mapping[str, Floats], step_s: float) -> GpuUse:
-    means: dict[str, float | None] = {}
-    for name, found in values.items():
-        known = np.isfinite(found)
-        enough = np.count_nonzero(known) >= MIN_SAMPLES and weights_s[known].sum() >= step_s
-        means[name] = float(np.average(found[known], weights=weights_s[known])) if enough else None
-    busy = values["busy_share"]
+def _weighed(weights_s: Floats, values: Floats, step_s: float) -> GpuUse:
+    """Returns the means of what was counted: a row per sample, a column per name of `COUNTED`."""
+    means: dict[str, float | None] = dict.fromkeys(COUNTED)
+    is_known = np.isfinite(values)
+    for place in np.flatnonzero(is_known.sum(axis=0) >= MIN_SAMPLES):
+        known = is_known[:, place]
+        weights = weights_s[known]
+        if weights.sum() >= step_s:
+            means[COUNTED[place]] = float(np.average(values[known, place], weights=weights))
+    busy = values[:, COUNTED.index("busy_share")]
     peak = None if means["busy_share"] is None else float(np.nanmax(busy))
     return GpuUse(samples=len(weights_s), busy_peak=peak, **means)
 

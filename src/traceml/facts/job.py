@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from traceml.facts.step_table import MAJORITY, Floats, StepTable
 from traceml.facts.times import StepTimes
+from traceml.model.parallel_place import ParallelPlace, peer_groups
 from traceml.model.phase import Phase
 from traceml.store.records import DdpStatistics, RankRecords
 
@@ -33,6 +34,21 @@ class Job:
     waits: bool
     """Whether the ranks wait for each other in every step."""
     communication_measured: bool
+    peers: tuple[tuple[int, ...], ...] = ()
+    """The rows of the table by which ranks do the same work; empty where all of them do."""
+    extra_work_s: Floats | None = None
+    """By rank and step: how much longer a rank worked for having more to work on than its peers;
+    `None` where their work is even, or was not counted."""
+
+    @property
+    def peer_groups(self) -> tuple[tuple[int, ...], ...]:
+        """Returns the rows of the ranks that can be compared with each other; at least one
+        group."""
+        return self.peers or (tuple(range(len(self.table.ranks))),)
+
+    def peers_of(self, row: int) -> tuple[int, ...]:
+        """Returns the rows of the ranks that do the same work as this one, with its own."""
+        return next(group for group in self.peer_groups if row in group)
 
     @property
     def wait_is_hidden(self) -> bool:
@@ -46,6 +62,11 @@ class Job:
         if self.wait_is_hidden:
             own_s = own_s - np.nan_to_num(self.table.phase(Phase.BACKWARD))
         return own_s
+
+    def even_own_s(self) -> Floats:
+        """Returns the same as if each rank had as much to work on as its peers have on average."""
+        own_s = self.own_s()
+        return own_s if self.extra_work_s is None else own_s - self.extra_work_s
 
     def own_wall_s(self) -> Floats:
         """Returns the same including the time between steps, on the host's clock."""
@@ -64,6 +85,12 @@ class Job:
         after_s = np.maximum(before_s - np.maximum(np.nan_to_num(removed_s), 0.0), 0.0)
         mean_s = self._mean_of_slowest if self.waits else self._mean_of_all
         return max(0.0, mean_s(before_s) - mean_s(after_s))
+
+    def saved_in_each_step_s(self, removed_s: Mapping[int, float]) -> float:
+        """Returns how much shorter a mean step would be if some ranks, by number, took that much
+        less in each of their steps."""
+        removed = np.array([removed_s.get(rank, 0.0) for rank in self.table.ranks])
+        return self.saved_s(np.broadcast_to(removed[:, None], self.own_s().shape))
 
     def host_waits_s(self) -> float:
         """What the host waits for the device in a mean step, its copies to it aside."""
@@ -118,10 +145,19 @@ class Job:
         return float(np.average(step_s[chosen], weights=self.table.weights_of(chosen)))
 
 
-def job_of(table: StepTable, times: Sequence[StepTimes]) -> Job:
-    """Returns these ranks as a job; `times` has one entry per rank."""
+def job_of(
+    table: StepTable, times: Sequence[StepTimes], places: Sequence[ParallelPlace] = ()
+) -> Job:
+    """Returns these ranks as a job; `times` has one entry per rank, and so has `places` where the
+    ranks' places in a device mesh are known."""
     measured = sum(each.communication_s is not None for each in times) > MAJORITY * len(times)
-    return Job(table, measured or _in_lockstep(times, len(table.numbers)), measured)
+    peers = peer_groups(places)
+    return Job(
+        table,
+        waits=measured or _in_lockstep(times, len(table.numbers)),
+        communication_measured=measured,
+        peers=peers if len(peers) > 1 else (),
+    )
 
 
 def timed_together(table_s: Floats) -> npt.NDArray[np.bool_] | None:

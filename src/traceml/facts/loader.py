@@ -46,7 +46,8 @@ def flags_of_complete(ranks: Sequence[RankRecords]) -> Flags:
     if not ranks:
         return np.empty(0, np.uint32)
     flags: Flags = np.concatenate([rank.steps["flags"] for rank in ranks])
-    return np.asarray(flags[(flags & NO_STEP) == 0])
+    is_step = (flags & NO_STEP) == 0
+    return flags if is_step.all() else np.asarray(flags[is_step])
 
 
 def loader_facts(
@@ -104,12 +105,13 @@ def syncs_per_step(ranks: Sequence[RankRecords]) -> float | None:
 
 
 def _rare_share(table: StepTable) -> float | None:
-    wait_s = np.nan_to_num(table.field("input_ns")).ravel()
+    wait_s = np.nan_to_num(table.field("input_ns"), copy=False).ravel()
     total_s = float(wait_s.sum())
     longest = math.ceil(len(wait_s) * RARE)
     if not total_s:
         return None
-    return float(np.partition(wait_s, -longest)[-longest:].sum()) / total_s
+    wait_s.partition(-longest)  # in place: the table of a large run is large
+    return float(wait_s[-longest:].sum()) / total_s
 
 
 def _share_of_watched(flags: Flags, watched: StepFlag, seen: StepFlag) -> float | None:

@@ -29,11 +29,13 @@ class Pauses:
 
 def pauses(table: StepTable, name: str) -> Pauses | None:
     """Returns the pauses that a field of the record holds; `None` where it was never measured."""
+    if all(rank.columns.constants.get(name) == 0 for rank in table.rank_steps):  # as mostly
+        return Pauses(0, len(table.numbers), 0.0, 0.0, 0.0)
     spent_s = table.field(name)
     if not np.isfinite(spent_s).any():
         return None
     spent_s = np.nan_to_num(spent_s)
-    if not spent_s.any():  # as nearly always
+    if not spent_s.any():
         return Pauses(0, spent_s.shape[1], 0.0, 0.0, 0.0)
     body_s = table.body()
     median_s = np.array([[_median(row)] for row in body_s])

@@ -61,7 +61,8 @@ def since_step(table: StepTable, phase: Phase | None, ranks: Collection[int]) ->
     Without a phase, the whole step is judged. `ranks` are the ranks to look at; empty means all.
     """
     table_s = table.step() if phase is None else table.phase(phase)
-    rows = [row for row, rank in enumerate(table.ranks) if not ranks or rank in ranks]
+    chosen = frozenset(ranks)
+    rows = [row for row, rank in enumerate(table.ranks) if not chosen or rank in chosen]
     part_s, numbers = _over_ranks(table_s[rows], table.numbers)
     if not len(part_s):
         return int(table.numbers[0])

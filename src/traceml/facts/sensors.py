@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import TypeVar
 
 import numpy as np
 
 from traceml.facts.gpu_use import NOT_COUNTED, GpuUse, gpu_use, mean_use
-from traceml.facts.step_stretches import NO_STRETCHES, Stretches
+from traceml.facts.step_stretches import NO_STRETCHES, Floats, Stretches
 from traceml.model.sample import GpuSample, HostSample, ProcessSample, Sample
 
 Number = TypeVar("Number", int, float)
@@ -28,6 +29,9 @@ class Level:
 
     mean: float | None = None
     peak: float | None = None
+
+
+NOT_READ = Level()
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,12 +263,14 @@ def process_facts(
     `steps_of` says when a rank took steps. During evaluation and checkpoints a loader's workers
     wait for room in their queue, which says nothing about how busy they are in training.
     """
-    read: dict[int, list[tuple[ProcessSample, int | None]]] = {}
-    for sample in samples:
+    read: dict[int, list[tuple[ProcessSample, int]]] = {}
+    for position, sample in enumerate(samples):
         for process in sample.processes:
-            read.setdefault(process.rank, []).append((process, sample.host.ram_total_bytes))
+            read.setdefault(process.rank, []).append((process, position))
+    totals = [sample.host.ram_total_bytes for sample in samples]
+    times_s = np.array([sample.unix_s for sample in samples])
     in_steps = {
-        rank: _within(samples, rank, steps_of(rank))
+        rank: _within(times_s, seen, steps_of(rank))
         for rank, seen in read.items()
         if any(process.workers for process, _ in seen)
     }
@@ -272,43 +278,48 @@ def process_facts(
         ProcessFacts(
             rank=rank,
             samples=len(seen),
-            cpu_cores=_level(process.cpu_cores for process, _ in seen),
-            rss_bytes=_level(process.rss_bytes for process, _ in seen),
-            rss_share=_level(_share(process.rss_bytes, total) for process, total in seen),
-            threads=_level(process.threads for process, _ in seen),
-            runqueue_share=_level(process.runqueue_share for process, _ in seen),
-            major_faults_per_s=_level(process.major_faults_per_s for process, _ in seen),
-            workers=_level(process.workers for process, _ in seen),
+            rss_share=_level(_share(process.rss_bytes, totals[place]) for process, place in seen),
+            **_levels([process for process, _ in seen]),
             workers_cpu_cores=_level(
                 process.workers_cpu_cores
                 for process in in_steps.get(rank) or [process for process, _ in seen]
             ),
-            workers_runqueue_share=_level(process.workers_runqueue_share for process, _ in seen),
-            workers_rss_bytes=_level(process.workers_rss_bytes for process, _ in seen),
         )
         for rank, seen in sorted(read.items())
     )
 
 
-def _within(samples: Sequence[Sample], rank: int, steps: Stretches) -> list[ProcessSample]:
-    """The samples of a rank's process before which, since the last one, it only took steps."""
-    times_s = np.array([sample.unix_s for sample in samples])
-    if len(times_s) < 2:
-        return []
-    begin_s, end_s = times_s[:-1], times_s[1:]
+def _within(
+    times_s: Floats, seen: Sequence[tuple[ProcessSample, int]], steps: Stretches
+) -> list[ProcessSample]:
+    """The samples of a rank's process before which, since the last one, it only took steps.
+
+    `seen` are its samples with their places among all, whose times are `times_s`.
+    """
+    later = [(process, place) for process, place in seen if place]
+    places = np.array([place for _, place in later], dtype=np.int64)
+    begin_s, end_s = times_s[places - 1], times_s[places]
     is_within = steps.overlap_s(begin_s, end_s) >= MIN_STEPS_SHARE * (end_s - begin_s)
-    found = [
-        process
-        for position in np.flatnonzero(is_within)
-        for process in samples[position + 1].processes
-        if process.rank == rank
-    ]
+    found = [process for (process, _), within in zip(later, is_within, strict=True) if within]
     return found if len(found) >= MIN_SAMPLES_WITHIN else []
 
 
+_PROCESS_SENSORS = (
+    *("cpu_cores", "rss_bytes", "threads", "runqueue_share", "major_faults_per_s"),
+    *("workers", "workers_runqueue_share", "workers_rss_bytes"),
+)
+_read_process = attrgetter(*_PROCESS_SENSORS)
+
+
+def _levels(processes: Sequence[ProcessSample]) -> dict[str, Level]:
+    """Returns the means and peaks of a process, by sensor."""
+    by_sensor = zip(*map(_read_process, processes), strict=True)
+    return dict(zip(_PROCESS_SENSORS, map(_level, by_sensor), strict=True))
+
+
 def _level(values: Iterable[float | None]) -> Level:
-    read = [float(value) for value in values if value is not None]
-    return Level(sum(read) / len(read), max(read)) if read else Level()
+    read = [value for value in values if value is not None]
+    return Level(sum(read, 0.0) / len(read), float(max(read))) if read else NOT_READ
 
 
 def _last(values: Iterable[Number | None]) -> Number | None:

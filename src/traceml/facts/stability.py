@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -113,16 +113,45 @@ NOTHING_KNOWN = Stability()
 def stability(records: RunRecords) -> Stability:
     """How the run ended and how its loss went."""
     ending = records.ending
+    still_there = _without_lost_ranks(records)
     pids = [rank.rank.pid for rank in records.ranks]
     return Stability(
         is_over=ending is not None,
         exit_status=None if ending is None else ending.exit_status,
         is_of_script=ending is None or ending.pid in (None, *records.seen.scripts, *pids),
-        first_to_leave=_first_to_leave(records, ending),
-        failure=_Search(records).failure(),
+        first_to_leave=_first_to_leave(still_there, ending),
+        failure=find_failure(still_there),
         pauses=tuple(s for s in records.seen.stalls if s.resumed_unix_s is not None),
         loss=loss_facts(records.ranks, records.metrics),
     )
+
+
+def find_failure(records: RunRecords) -> Failure | None:
+    """Returns what ended a run, or one attempt of it; `None` where it ended well, or goes on."""
+    return _Search(records).failure()
+
+
+def _without_lost_ranks(records: RunRecords) -> RunRecords:
+    """Returns the records without ranks, and what they reported, that the last start of the job had
+    no longer: with fewer machines it goes on without them, and may end well."""
+    if not records.ranks:
+        return records
+    newest = max(records.ranks, key=_started_unix_s)
+    began_s, world = _started_unix_s(newest), newest.rank.world_size
+    ranks = tuple(
+        each
+        for each in records.ranks
+        if each.rank.rank < world or last_step_unix_s(each) >= began_s
+    )
+    if len(ranks) == len(records.ranks):
+        return records
+    lost = {each.rank.pid for each in records.ranks} - {each.rank.pid for each in ranks}
+    reports = tuple(each for each in records.reports if each.pid not in lost)
+    return replace(records, ranks=ranks, reports=reports)
+
+
+def _started_unix_s(rank: RankRecords) -> float:
+    return (rank.rank.process_unix_ns or rank.rank.unix_ns) / 1e9
 
 
 def _first_to_leave(records: RunRecords, ending: Ending | None) -> Death | None:
@@ -214,7 +243,7 @@ class _Search:
         A launcher starts a rank again; a shell goes on to the next script.
         """
         return any(
-            report.unix_s < (each.rank.process_unix_ns or each.rank.unix_ns) / 1e9
+            report.unix_s < _started_unix_s(each)
             for each in self._records.ranks
             if each.rank.pid != report.pid and (each.rank.rank == report.rank or not report.is_rank)
         )
@@ -263,7 +292,8 @@ class _Search:
         )
 
     def _own_status(self, rank: RankRecords | None) -> int | None:
-        """How the process of a rank ended, or the first of the scripts that was killed.
+        """How the process of a rank ended; without one, the first script to end badly if a signal
+        ended it.
 
         The run's own status is that of the command, which may be a program around the script.
         """
@@ -276,7 +306,9 @@ class _Search:
                 for death in deaths
                 if death.pid not in ranks and death.unix_s > trained_unix_s
             )
-            return next((status for status in scripts if _signal(status) is not None), None)
+            # Those that a launcher ends by a signal because one has failed are not the first.
+            first = next((status for status in scripts if status), None)
+            return first if _signal(first) is not None else None
         seen = (death.status for death in deaths if death.pid == rank.rank.pid)
         found = next((status for status in seen if status is not None), None)
         is_the_command = self._command_pid is None or self._command_pid == rank.rank.pid
@@ -314,8 +346,8 @@ class _Search:
 
     def _died_before(self, killed: Failure, hang: Failure) -> bool:
         rank = None if killed.rank is None else self._rank(killed.rank)
-        seen_unix_s = 0.0 if hang.stall is None else hang.stall.seen_unix_s
-        return rank is not None and self._died_unix_s(rank) < seen_unix_s
+        noticed_unix_s = 0.0 if hang.stall is None else hang.stall.noticed_unix_s
+        return rank is not None and self._died_unix_s(rank) < noticed_unix_s
 
     # Hangs
 
@@ -366,19 +398,30 @@ class _Search:
         return standing.waits_for_others and standing.pid not in alone
 
     def _culprits(self, stall: Stall, waiting: tuple[Standing, ...]) -> tuple[Standing, ...]:
-        """Who the others wait for: whoever does not wait, or has gone."""
+        """Who the others wait for: whoever does not wait, is behind, or has gone."""
+        missing = {rank for each in stall.collectives[:1] for rank in each.missing}
+        if missing:
+            return tuple(each for each in stall.ranks if each.rank in missing) or self._gone(
+                stall, missing
+            )
         known = [each for each in stall.ranks if each.doing is not Doing.UNKNOWN]
         elsewhere = tuple(each for each in known if each not in waiting)
         if elsewhere and (waiting or len(known) == 1):
             return elsewhere
         if elsewhere:
             return tuple(each for each in elsewhere if not each.moved)
+        return self._gone(stall) or _behind(waiting)
+
+    def _gone(self, stall: Stall, of: Collection[int] | None = None) -> tuple[Standing, ...]:
+        """The ranks, of all or of these, whose processes had ended before the stall was seen."""
         present = {each.pid for each in stall.ranks}
         absent = {rank.rank.pid for rank in self._records.ranks} - present
         return tuple(
             Standing(death.rank, death.pid, Doing.UNKNOWN, self._steps_of(death.rank))
             for death in self._records.seen.deaths
-            if death.unix_s < stall.seen_unix_s and death.pid in absent
+            if death.unix_s < stall.seen_unix_s
+            and death.pid in absent
+            and (of is None or death.rank in of)
         )
 
     def _steps_of(self, number: int, otherwise: int = 0) -> int:
@@ -426,6 +469,17 @@ def _steps_taken(rank: RankRecords) -> int:
     if len(found):
         return int(found[-1]) + 1
     return rank.earlier_steps + int(rank.blocks["complete_steps"].sum())
+
+
+def _behind(waiting: Sequence[Standing]) -> tuple[Standing, ...]:
+    """Returns the ranks that wait in an earlier collective than others, by the number of calls
+    since the last step; empty where all are equally far, or that is not known of some."""
+    counts = {each.collectives for each in waiting if each.doing is Doing.COLLECTIVE}
+    is_known = None not in counts and len({each.steps for each in waiting}) == 1
+    if len(counts) < 2 or not is_known or any(e.doing is not Doing.COLLECTIVE for e in waiting):
+        return ()
+    least = min(count for count in counts if count is not None)
+    return tuple(each for each in waiting if each.collectives == least)
 
 
 def _follows(report: FailureReport, first: FailureReport) -> bool:

@@ -48,17 +48,37 @@ class Stretches:
 NO_STRETCHES = Stretches(np.zeros(0), np.zeros(0))
 
 
+@dataclass(frozen=True, slots=True)
+class StepStretches:
+    """When one rank took complete steps."""
+
+    every: Stretches
+    analyzed: Stretches
+    """Those from some step on: without warm-up."""
+
+
 def step_stretches(
     rank: Rank, steps: RankSteps, blocks: npt.NDArray[Any], first: int = 0
-) -> Stretches:
-    """Returns when one rank took complete steps, from step `first` (counted from 0) on.
+) -> StepStretches:
+    """Returns when one rank took complete steps; step `first` (counted from 0) is the first that is
+    analyzed.
 
     Of old steps merged into blocks, only blocks without evaluation, checkpoints or aborted steps
     count.
     """
-    later = steps.columns[int(np.searchsorted(steps.index, first)) :]
-    spans_ns = np.concatenate([_block_spans(blocks), _step_spans(later)])
-    return _merged((spans_ns + (rank.unix_ns - rank.monotonic_ns)) / 1e9)
+    spans_ns, is_training = _step_spans(steps.columns)
+    warmup = int(np.searchsorted(steps.index, first))
+    warmup_ns, later_ns = (
+        spans_ns[part][is_training[part]] for part in (slice(warmup), slice(warmup, None))
+    )
+    before_ns = _block_spans(blocks) if len(blocks) else later_ns[:0]
+
+    def merged(*parts: Ints) -> Stretches:
+        return _merged((np.concatenate(parts) + (rank.unix_ns - rank.monotonic_ns)) / 1e9)
+
+    analyzed = merged(before_ns, later_ns)
+    every = merged(before_ns, warmup_ns, later_ns) if len(warmup_ns) else analyzed
+    return StepStretches(every, analyzed)
 
 
 def together(parts: Sequence[Stretches]) -> Stretches:
@@ -68,16 +88,18 @@ def together(parts: Sequence[Stretches]) -> Stretches:
     return _merged(np.concatenate([np.stack([p.begin_s, p.end_s], axis=1) for p in parts]))
 
 
-def _step_spans(columns: StepColumns) -> Ints:
-    """Returns the beginning and end of each step, without the time before an explicit step."""
-    start, wall = columns["start_ns"], columns["wall_ns"]
-    other = np.maximum(columns["evaluation_ns"], 0) + np.maximum(columns["checkpoint_ns"], 0)
-    step = np.maximum(columns["input_ns"], 0) + columns["body_ns"]
+def _step_spans(columns: StepColumns) -> tuple[Ints, npt.NDArray[np.bool_]]:
+    """Returns the beginning and end of each step, without the time before an explicit step, and
+    whether the step was one of training."""
+    start, wall, read = columns["start_ns"], columns["wall_ns"], columns.broadcastable
+    other = np.maximum(read("evaluation_ns"), 0) + np.maximum(read("checkpoint_ns"), 0)
+    step = np.maximum(read("input_ns"), 0) + read("body_ns")
     is_training = other <= NEGLIGIBLE_SHARE * wall
-    is_training &= np.maximum(columns["compile_ns"], 0) <= COMPILING_SHARE * wall
-    begin = start + np.maximum(wall - step - other, 0)
-    spans: Ints = np.stack([begin, start + wall], axis=1)[is_training & (step > 0)]
-    return spans
+    is_training &= np.maximum(read("compile_ns"), 0) <= COMPILING_SHARE * wall
+    spans: Ints = np.empty((len(start), 2), np.int64)
+    spans[:, 0] = start + np.maximum(wall - step - other, 0)
+    spans[:, 1] = start + wall
+    return spans, is_training & (step > 0)
 
 
 def _block_spans(blocks: npt.NDArray[Any]) -> Ints:
@@ -94,7 +116,8 @@ def _merged(spans: Floats) -> Stretches:
     """Returns the spans with neighbours and overlapping ones merged."""
     if not len(spans):
         return NO_STRETCHES
-    spans = spans[np.argsort(spans[:, 0], kind="stable")]
+    if (spans[1:, 0] < spans[:-1, 0]).any():  # of one rank they are in order
+        spans = spans[np.argsort(spans[:, 0], kind="stable")]
     reached = np.maximum.accumulate(spans[:, 1])
     is_first = np.append(True, spans[1:, 0] > reached[:-1])
     firsts = np.flatnonzero(is_first)

@@ -9,7 +9,7 @@ and by block, `facts/times.py` makes means of such sums.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any, NamedTuple
@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from traceml.facts.robust_statistics import known_median
 from traceml.model.phase import IN_BETWEEN, IN_BODY, Phase
 from traceml.store.records import RankRecords
 from traceml.store.step_columns import StepColumns, columns_of
@@ -187,6 +188,14 @@ class StepTable:
             return self.single_steps
         return self.body() + np.nan_to_num(self._clocked("input"))
 
+    def longest_body_s(self) -> float | None:
+        """Returns the longest step without its input wait, on the host's clock; `None` where only
+        means of some steps are known."""
+        bodies = self.field("body_ns")
+        if self.folded or not np.isfinite(bodies).any():
+            return None
+        return float(np.nanmax(bodies))
+
     def outside(self) -> Floats:
         """Returns the time before the step that is neither its input wait nor evaluation nor a
         checkpoint, on the host's clock."""
@@ -221,6 +230,17 @@ class StepTable:
             counted *= self.weights  # on the host's clock, steps without a weight have a time too
         sums = np.where(counted > 0, table, 0.0) * counted
         return np.asarray(sums.sum(axis=1) / np.maximum(counted.sum(axis=1), 1e-9))
+
+    def median_excess_s(self, phase: Phase, rank: int, peers: Collection[int]) -> float | None:
+        """Returns by how much longer a phase takes on a rank than on the median of its peers, in
+        the median step; `None` where it was not measured on both sides."""
+        table = self.phase(phase)
+        of_peers = [row for row, each in enumerate(self.ranks) if each in peers]
+        if rank not in self.ranks or not of_peers:
+            return None
+        excess = table[self.ranks.index(rank)] - known_median(table[of_peers], axis=0)
+        found = float(known_median(excess, axis=0))
+        return None if math.isnan(found) else found
 
     def weights_of(self, chosen: npt.NDArray[np.bool_]) -> Floats | None:
         """Returns how much each of some steps counts that were timed on every rank; `None`: all the
@@ -341,7 +361,7 @@ def _single_steps(ranks: Sequence[RankSteps]) -> tuple[Clock, Floats, Floats]:
     step_s, host_s = np.empty((len(ranks), steps)), np.zeros(steps)
     for row, rank in zip(step_s, ranks, strict=True):
         on_host_s = _step_s(rank.columns, "")
-        host_s += np.nan_to_num(on_host_s)
+        host_s += np.where(np.isnan(on_host_s), 0.0, on_host_s)
         row[:] = _step_s(rank.columns, "gpu_") if clocks.steps == "gpu" else on_host_s
     return clocks, step_s, host_s / len(ranks)
 

@@ -66,6 +66,9 @@ def find_trend(numbers: Ints, times_s: Floats, sizes: Ints) -> Trend | None:
     if len(sizes) < MIN_READINGS:
         return None
     lowest = int(sizes.min())
+    if lowest == int(sizes.max()):  # as on the GPU from one step to the next
+        first, last, level = int(numbers[0]), int(numbers[-1]), float(lowest)
+        return Trend(Growth.NONE, len(sizes), first, last, first, level, level, 0.0, 0.0, 0.0)
     floors, places = _floors(sizes - lowest, numbers)
     third = len(floors) // 3
     head, tail = float(floors[:third].mean()), float(floors[-third:].mean())

@@ -134,7 +134,7 @@ def rank_heat(history: StepHistory) -> Heatmap | None:
         return None
     history = where_measured(history, own_s)
     own_s, at = _thinned(own_times(history)[0], steps_at(history))
-    low_s, high_s = _heat_range(own_s)
+    low_s, high_s = heat_range(own_s)
     unit, whose = time_unit(high_s), "Own" if is_own else "Step"
     value = Axis(
         "per step", unit.symbol, low=scaled_one(low_s, unit), high=scaled_one(high_s, unit)
@@ -248,7 +248,7 @@ def _thinned(table: Floats, at: tuple[float, ...]) -> tuple[Floats, tuple[float,
     return merged, tuple(at[start] for start in starts)
 
 
-def _heat_range(table: Floats) -> tuple[float, float]:
+def heat_range(table: Floats) -> tuple[float, float]:
     """Returns the times of the darkest and the brightest colour: the range of nearly all steps,
     without outliers such as a slow first step."""
     medians = charts_over_ranks.median(table)

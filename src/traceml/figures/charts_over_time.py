@@ -39,22 +39,26 @@ def curves_by(
     name: str,
     title: str,
     sensors: SensorHistory,
-    table: Mapping[int, Curves],
+    table: Mapping[int, Curves] | Mapping[str, Curves],
     field: str,
     noun: str,
     unit: Unit,
     y: Axis,
+    labels: Sequence[str] = (),
 ) -> Lines | None:
-    """Returns a line per rank or GPU for one field; `None` where none was measured."""
+    """Returns a line per rank, GPU or node for one field; `None` where none was measured.
+
+    `labels` are what they are called in the legend; else it is the noun with the number.
+    """
     rows = table_of(table, field)
     if rows is None:
         return None
-    names = [f"{noun} {place}" for place in table]
+    names = labels or [f"{noun} {place}" for place in table]
     return _drawn(name, title, sensors, rank_series(rows, names, unit, noun), y)
 
 
-def table_of(table: Mapping[int, Curves], field: str) -> Floats | None:
-    """Returns a row per rank or GPU; `None` where none has the field."""
+def table_of(table: Mapping[int, Curves] | Mapping[str, Curves], field: str) -> Floats | None:
+    """Returns a row per rank, GPU or node; `None` where none has the field."""
     lengths = {len(curve) for each in table.values() for curve in each.values()}
     missing = np.full(max(lengths, default=0), np.nan)
     rows = [each.get(field, missing) for each in table.values()]

@@ -22,6 +22,7 @@ from traceml.figures.artifact_changes import artifacts_parts
 from traceml.figures.code_difference import CodeDifference, code_part
 from traceml.figures.compared_run import ComparedRun
 from traceml.figures.comparison_figures import before_and_after, waterfall
+from traceml.figures.host_time import host_time_changes_part
 from traceml.figures.layer_changes import layer_changes_part
 from traceml.figures.page import ComparisonPage, Part, Picture, Row, Table, Tile, Tone, Verdict
 from traceml.figures.run_grids import GROUPS, finding_grid, shown_value
@@ -88,6 +89,7 @@ def comparison_page(comparison: Comparison, beside: RunsBeside | None = None) ->
         curves_part(beside.runs, beside.curves, beside.further),
         *_samples(comparison),
         layer_changes_part(comparison.layers),
+        host_time_changes_part(comparison.host_time),
         _findings(beside.runs),
         _ranks(comparison),
         _different(comparison, has_code=bool(beside.code)),

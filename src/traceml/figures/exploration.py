@@ -234,7 +234,7 @@ def exploration_page(
     front, words = _front(runs, chosen, columns)
     # The extremes of metrics last: of very many columns they are those that have to be typed.
     offered = sorted(runs.candidate_keys, key=lambda key: not key.startswith(PLAIN_KEYS))
-    choices = [_choice(key) for key in offered[:MAX_CHOICES]]
+    choices = [offered_column(key) for key in offered[:MAX_CHOICES]]
     said = [*notes, *_more_names(runs)]
     return Exploration(
         filter=filter_text,
@@ -275,7 +275,8 @@ def _more_names(runs: ExplorableRuns) -> list[str]:
     return [f"{count(more)} more names can be chosen by typing them in full."]
 
 
-def _choice(key: str) -> OfferedColumn:
+def offered_column(key: str) -> OfferedColumn:
+    """Returns a column as it can be chosen."""
     section = SECTIONS.get(key.partition(".")[0], "Metrics")
     return OfferedColumn(name=written_key(key), label=label_of(key), section=section)
 

@@ -103,8 +103,16 @@ def card(name: str, issue: Issue, summary: Summary) -> FindingCard:
         gain=gain(issue, summary.what_if),
         since=_since(issue),
         ranks=() if is_alone else issue.ranks,
-        evidence=tuple(facts(issue.evidence, named=issue.facts)),
+        evidence=(*_past(issue, summary), *facts(issue.evidence, named=issue.facts)),
     )
+
+
+def _past(issue: Issue, summary: Summary) -> Iterator[Fact]:
+    """Yields how earlier predictions of the same kind came out, where one could be scored."""
+    found = prediction(issue.kind, issue.ranks, summary.what_if)
+    if found is not None and found.score is not None:
+        fixes = f"{found.score.predictions} earlier fix{'es' * (found.score.predictions > 1)}"
+        yield Fact(f"{fixes} saved", f"{percent(found.score.median_saved_share)} of the predicted")
 
 
 def status(issue: Issue) -> str:

@@ -16,6 +16,7 @@ from traceml.compare.record import Comparison, Delta, Status
 from traceml.facts.metric_history import is_drawn
 from traceml.figures.code_difference import CodeDifference, code_part
 from traceml.figures.compared_run import ComparedRun, pair_link, run_colour
+from traceml.figures.layer_changes import layer_grid_part
 from traceml.figures.logged_files import file_grid
 from traceml.figures.page import (
     Axis,
@@ -122,6 +123,7 @@ def many_runs_page(given: ManyRuns) -> ManyRunsPage:
         _metrics(given),
         curves_part(given.runs, given.curves, given.further),
         _phases(given),
+        layer_grid_part(found.layers, given.entries),
         _findings(given),
         _effects(found),
         _trade_offs(found, given.entries),

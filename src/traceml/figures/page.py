@@ -267,6 +267,22 @@ class Heatmap(Struct, frozen=True, tag="heatmap"):
     axis: StepAxis = "steps"
 
 
+class RankGrid(Struct, frozen=True, tag="rank_grid"):
+    """A cell per rank, those of a node above each other, node beside node: a slow node is a bright
+    column."""
+
+    id: str
+    title: str
+    nodes: tuple[str, ...]
+    ranks: tuple[tuple[int, ...], ...]
+    """The global ranks by node, in the order of their places on it."""
+    values: tuple[tuple[float | None, ...], ...]
+    """One for each of them."""
+    value: Axis
+    """What a colour stands for, from `low` to `high`."""
+    caption: str | None = None
+
+
 class Change(Struct, frozen=True):
     """One bar of a waterfall, from where the last one ended."""
 
@@ -334,7 +350,47 @@ class Points(Struct, frozen=True, tag="points"):
     caption: str | None = None
 
 
-Figure = Lines | Bars | Heatmap | Waterfall | Tree | Points | LayerTree
+class FlameBox(Struct, frozen=True):
+    """A call, or what calls are put under."""
+
+    label: str
+    """What it is called: `collate`."""
+    place: str
+    """Where it is: `train.py:31`; empty for what is no call."""
+    parent: int
+    """The box above it, as its place in the list; -1 for none."""
+    value: int
+    """How wide it is; a box is at least as wide as those below it together."""
+    colour: str
+    """The name of its colour in the palette."""
+    is_pale: bool
+    """Whether it is somebody else's code, which matters less."""
+    words: str
+    """What there is to say about it: its share, its time, its samples."""
+
+
+class FlameView(Struct, frozen=True):
+    """One way to look at the calls."""
+
+    id: str
+    label: str
+    title: str
+    """What it shows, in a sentence."""
+    boxes: tuple[FlameBox, ...]
+    """A box comes after the one above it; beside each other in this order."""
+
+
+class FlameGraph(Struct, frozen=True, tag="flame"):
+    """Which calls take the time."""
+
+    id: str
+    title: str
+    views: tuple[FlameView, ...]
+    """The first is shown until another is chosen."""
+    caption: str | None = None
+
+
+Figure = Lines | Bars | Heatmap | RankGrid | Waterfall | Tree | Points | LayerTree | FlameGraph
 
 
 # Pages

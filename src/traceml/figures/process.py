@@ -10,7 +10,7 @@ from traceml.figures.findings import lead_card
 from traceml.figures.page import Axis, Lines, Part, Row, Table, Tile
 from traceml.figures.step_table import MAX_RANKS
 from traceml.figures.units import CORES, fitted, memory_unit
-from traceml.figures.words import cell, measured_value, rank_cell
+from traceml.figures.words import measured_value, rank_cell, rank_words
 from traceml.model.finding import Section
 from traceml.model.metric import in_summary
 from traceml.model.quantities import count, memory, percent
@@ -147,7 +147,12 @@ def _table(section: SectionSummary) -> Table | None:
         if any(_says_something(key, metrics.get(key)) for _, metrics in busiest)
     }
     rows = tuple(
-        Row((f"rank {cell(name)}", *(_shown(key, metrics.get(key)) for key in shown.values())))
+        Row(
+            (
+                rank_words(name, ranks[name]),
+                *(_shown(key, metrics.get(key)) for key in shown.values()),
+            )
+        )
         for name, metrics in busiest[:MAX_RANKS]
     )
     note = None

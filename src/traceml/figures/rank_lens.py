@@ -16,7 +16,7 @@ import numpy as np
 from traceml.facts.history import StepHistory
 from traceml.figures.page import Lens
 from traceml.figures.step_shares import straggling, typical_and_worst
-from traceml.figures.words import cell
+from traceml.figures.words import cell, rank_words
 from traceml.summaries.record import SectionSummary
 
 MEAN, MEDIAN, WORST = "mean", "median", "worst"
@@ -85,7 +85,7 @@ def _all_lenses(section: SectionSummary) -> list[RankLens]:
         ]
     # A damaged summary may have other names: no address can ask for those.
     ranks = [name for name in rows if CHOICE.fullmatch(f"{RANK}{name}")]
-    return found + [RankLens(f"{RANK}{name}", name, f"rank {cell(name)}") for name in ranks]
+    return found + [RankLens(f"{RANK}{name}", name, rank_words(name, rows[name])) for name in ranks]
 
 
 def only_rank(history: StepHistory, rank: int) -> StepHistory:

@@ -30,7 +30,7 @@ from traceml.model.printable import shorten
 from traceml.model.run_values import RunValue, number_of
 from traceml.summaries.record import MetricSummary, Summary
 
-VERSION = 4
+VERSION = 5
 """Of the columns of a run; a change makes the index read all runs again."""
 MAX_TEXT_CHARS = 1000
 """A longer text is cut, with an ellipsis at its end."""
@@ -65,6 +65,8 @@ FACTS: Mapping[str, RunFact] = MappingProxyType(
             RunFact("started", 'when it started; in filters a date: `started > "2026-11-16"`'),
             RunFact("duration_s", "how long it lasted"),
             RunFact("steps", "training steps taken"),
+            RunFact("goodput", "share of the wall time in productive steps, 0–1"),
+            RunFact("restarts", "how often its ranks were started again after a failure"),
             RunFact("throughput", "samples per second and rank; steps where samples are unknown"),
             RunFact("peak_memory_bytes", "peak GPU memory of the worst rank"),
             RunFact("world_size", "ranks"),
@@ -134,6 +136,9 @@ def _facts(summary: Summary | None, standing: RunStanding) -> Iterator[tuple[str
     yield "started", manifest.started_unix_s
     yield "duration_s", elapsed_s(summary, standing)
     yield "steps", steps_taken(summary, _NO_HISTORY)
+    goodput = None if summary is None else summary.goodput
+    yield "goodput", None if goodput is None else goodput.share
+    yield "restarts", None if goodput is None else goodput.restarts
     meta = None if summary is None else summary.meta
     yield "world_size", (meta and meta.world_size) or manifest.expected_world_size
     yield "nodes", (meta and meta.nodes_observed) or manifest.nodes

@@ -8,16 +8,20 @@ from traceml.facts.history import History
 from traceml.figures import charts_over_steps
 from traceml.figures.failure import failure_part
 from traceml.figures.findings import rail
+from traceml.figures.goodput import goodput_part
 from traceml.figures.head import RunStanding, run_head
+from traceml.figures.host_time import host_time_part
 from traceml.figures.layers import layers_part
 from traceml.figures.logged_files import logged_files_part
 from traceml.figures.metrics import metric_figures, metrics_part
+from traceml.figures.nodes import nodes_part
 from traceml.figures.origin import origin_part, tracer_part
 from traceml.figures.page import Figure, Part, Picture, RunPage
 from traceml.figures.process import process_part
 from traceml.figures.rank_lens import choose_lens, lens_choices
 from traceml.figures.step_memory import memory_lines, step_memory_part
 from traceml.figures.step_time import step_time_part
+from traceml.figures.step_traces import step_traces_part
 from traceml.figures.system import gpu_part, system_part
 from traceml.figures.verdict import run_verdict
 from traceml.figures.words import line, output_line
@@ -33,12 +37,13 @@ def run_page(
     lens_id: str | None = None,
     pictures: Sequence[Picture] = (),
     layers: Part | None = None,
+    host_time: Part | None = None,
 ) -> RunPage:
     """Returns the whole page; what was not measured is left out.
 
     `lens_id` is whose step is shown (`figures/rank_lens.py`); `None` for the usual choice.
-    `pictures` are the images that the script logged. `layers` is the part about layers of a run in
-    progress, whose summary has none.
+    `pictures` are the images that the script logged. `layers` and `host_time` are
+    parts of a run in progress, whose summary has none.
     """
     section = None if summary is None else summary.step_time
     lens = choose_lens(section, lens_id)
@@ -46,7 +51,11 @@ def run_page(
     parts = (
         failure_part(summary),
         step_time_part(summary, steps, lens),
+        nodes_part(summary),
         layers or layers_part(None if summary is None else summary.layers),
+        step_traces_part(None if summary is None else summary.kineto, standing.manifest.run_name),
+        host_time or host_time_part(None if summary is None else summary.host_time),
+        goodput_part(summary, standing.state == "live"),
         step_memory_part(summary, history),
         metrics_part(summary, history),
         process_part(summary, sensors),

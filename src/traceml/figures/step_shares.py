@@ -11,6 +11,7 @@ from traceml.figures.units import scaled, time_unit
 from traceml.figures.words import line
 from traceml.model.phase import BETWEEN, COMPUTE, COMPUTE_PART, PHASE_METRICS, PHASES
 from traceml.model.quantities import count, milliseconds, percent
+from traceml.summaries.own_time import own_ms
 from traceml.summaries.record import SectionSummary, Window
 from traceml.summaries.step_parts import step_parts
 from traceml.text import phases as text_phases
@@ -84,20 +85,6 @@ def typical_and_worst(section: SectionSummary) -> tuple[str, str] | None:
     others = [name for name in ordered if name != worst]
     typical = ordered[(len(ordered) - 1) // 2]
     return (others[(len(others) - 1) // 2] if typical == worst else typical), str(worst)
-
-
-def own_ms(metrics: Metrics) -> float | None:
-    """Returns a rank's own time per step, without its wait for other ranks. Ranks that wait for
-    each other all take equally long; the late one is the one that waits least."""
-    step_ms, communication_ms = metrics.get("step_time_ms"), metrics.get("communication_ms")
-    return None if step_ms is None else step_ms - (communication_ms or 0.0)
-
-
-def waits_are_known(section: SectionSummary) -> bool:
-    """Returns whether the ranks' waiting for each other was measured."""
-    return any(
-        row.metrics.get("communication_ms") is not None for row in section.groups.rows.values()
-    )
 
 
 def straggling(section: SectionSummary) -> str | None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from traceml.figures.page import Row, Table
-from traceml.figures.step_shares import PARTS, own_ms
-from traceml.figures.words import cell, skew_words
+from traceml.figures.step_shares import PARTS
+from traceml.figures.words import cell, rank_words, skew_words
 from traceml.model.phase import COMPUTE_PART, PHASES
 from traceml.model.quantities import count, milliseconds, percent
+from traceml.summaries.own_time import own_ms, own_time_spread
 from traceml.summaries.record import SectionSummary
 from traceml.summaries.step_parts import step_parts
+from traceml.summaries.tables import by_coordinate, mean_metrics
 
 MAX_RANKS = 16
 ALIKE = 0.001
@@ -65,13 +67,45 @@ def rank_table(section: SectionSummary) -> Table | None:
     parts = [(name, _parts(metrics)) for name, metrics in slowest]
     shown = [key for key in COLUMNS if any(each[key] is not None for _, each in parts)]
     rows = tuple(
-        Row((f"rank {cell(name)}", *(milliseconds(each[key]) for key in shown)))
+        Row((rank_words(name, ranks[name]), *(milliseconds(each[key]) for key in shown)))
         for name, each in parts[:MAX_RANKS]
     )
     hidden = len(ranks) > MAX_RANKS
     note = f"The slowest {MAX_RANKS} of {count(len(ranks))} ranks." if hidden else None
     titles = (COLUMNS[key] for key in shown)
     return Table("rank-table", "Ranks, the slowest first", ("Rank", *titles), rows, note)
+
+
+def many_ranks_table(section: SectionSummary) -> Table | None:
+    """Returns how the ranks' own time is distributed; `None` where every rank has a row."""
+    found = own_time_spread(section.groups.rows)
+    if found is None or found.ranks <= MAX_RANKS:
+        return None
+    columns = {
+        f"Fastest (rank {cell(found.best_rank)})": found.best_ms,
+        **{name.capitalize(): value for name, value in found.quantiles_ms.items()},
+        f"Slowest (rank {cell(found.worst_rank)})": found.worst_ms,
+    }
+    row = Row(("Own work", *map(milliseconds, columns.values())))
+    title = f"Own work of {count(found.ranks, 'rank')}"
+    return Table("rank-distribution", title, ("", *columns), (row,))
+
+
+def mesh_table(section: SectionSummary) -> Table | None:
+    """Returns the mean of the ranks that share a coordinate of the device mesh; `None` where the
+    table of ranks shows every one of them."""
+    groups = by_coordinate(section.groups.rows)
+    if len(section.groups.rows) <= MAX_RANKS or not groups:
+        return None
+    parts = {words: _parts(mean_metrics(rows)) for words, rows in groups.items()}
+    shown = [key for key in COLUMNS if any(each[key] is not None for each in parts.values())]
+    rows = tuple(
+        Row((words, count(len(groups[words])), *(milliseconds(each[key]) for key in shown)))
+        for words, each in parts.items()
+    )
+    titles = ("Coordinate", "Ranks", *(COLUMNS[key] for key in shown))
+    note = "Means over the ranks that share a coordinate."
+    return Table("mesh-table", "By dimension of the device mesh", titles, rows, note)
 
 
 def _parts(metrics: Mapping[str, float | None]) -> dict[str, float | None]:

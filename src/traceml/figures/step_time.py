@@ -11,16 +11,15 @@ from traceml.figures.page import Figure, Part, Tile, Tone
 from traceml.figures.rank_lens import RankLens
 from traceml.figures.step_shares import (
     PARTS,
-    own_ms,
     straggling,
     typical_and_worst,
-    waits_are_known,
 )
-from traceml.figures.step_table import rank_table, step_table
-from traceml.figures.words import cell, joined
+from traceml.figures.step_table import many_ranks_table, mesh_table, rank_table, step_table
+from traceml.figures.words import cell, joined, rank_words
 from traceml.model.finding import Section
 from traceml.model.phase import Phase
 from traceml.model.quantities import MIN_TIMES, count, excess, milliseconds, percent, rate
+from traceml.summaries.own_time import own_ms, waits_are_known
 from traceml.summaries.record import SectionSummary, Summary
 from traceml.summaries.step_parts import step_parts
 
@@ -33,7 +32,13 @@ def step_time_part(
     figures = tuple(_figures(summary, section, history, lens))
     if section is None:
         return Part("step-time", "Step time", figures=figures, is_wide=True) if figures else None
-    tables = tuple(table for table in (step_table(section), rank_table(section)) if table)
+    every = (
+        step_table(section),
+        many_ranks_table(section),
+        rank_table(section),
+        mesh_table(section),
+    )
+    tables = tuple(table for table in every if table)
     if not figures and not tables:
         return None
     return Part(
@@ -113,9 +118,9 @@ def _of_ranks(section: SectionSummary) -> Iterator[Tile]:
     if chosen is None:
         return
     typical_ms, worst_ms = (own_ms(rows[name].metrics) for name in chosen)
-    is_own = waits_are_known(section)
+    is_own = waits_are_known(rows.values())
     notes = [
-        f"rank {cell(name)}" + (f", own work {milliseconds(time)}" if is_own else "")
+        rank_words(name, rows[name]) + (f", own work {milliseconds(time)}" if is_own else "")
         for name, time in zip(chosen, (typical_ms, worst_ms), strict=True)
     ]
     steps = [milliseconds(rows[name].metrics.get("step_time_ms")) for name in chosen]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 from msgspec import structs
@@ -13,7 +13,7 @@ from traceml.figures.findings import lead_card
 from traceml.figures.page import Axis, Lines, Part, Row, Table, Tile
 from traceml.figures.step_memory import with_capacity
 from traceml.figures.units import CELSIUS, PERCENT, WATT, fitted, memory_unit, rate_unit
-from traceml.figures.words import line
+from traceml.figures.words import cell, line
 from traceml.model.finding import Section
 from traceml.model.metric import GPU_COUNTERS
 from traceml.model.quantities import count, memory, percent
@@ -26,6 +26,14 @@ MAX_GPUS = 64
 
 _COUNTED = tuple(metric for metric in GPU_COUNTERS if metric.note)
 """The counters of the GPU that are drawn."""
+
+_TRAFFIC = {
+    "disk_read": "Disk read",
+    "disk_write": "Disk written",
+    "network_received": "Network received",
+    "network_sent": "Network sent",
+}
+"""What is read and written, by the first part of its field's name."""
 
 _SHARE = Axis("", PERCENT.symbol, low=0.0, high=100.0)
 
@@ -70,11 +78,12 @@ def _tiles(section: SectionSummary) -> Iterator[Tile]:
     cpu, cpu_peak = found.get("cpu_percent"), found.get("cpu_peak_percent")
     if cpu is not None:
         note = None if cpu_peak is None else f"peak {percent(cpu_peak / 100)}"
-        yield Tile("CPU", percent(cpu / 100), note=note)
+        over = _over_machines(section, "cpu_percent", lambda value: percent(value / 100))
+        yield Tile("CPU", percent(cpu / 100), note=over or note)
     ram, share = found.get("ram_bytes"), found.get("ram_percent")
     if ram is not None:
         total = None if not share else f"{percent(share / 100)} of {memory(ram / share * 100)}"
-        yield Tile("RAM", memory(ram), note=total)
+        yield Tile("RAM", memory(ram), note=_over_machines(section, "ram_bytes", memory) or total)
     throttled = found.get("cpu_throttled_percent")
     if throttled is not None and throttled >= THROTTLED_PERCENT:
         yield Tile("CPU throttled", percent(throttled / 100), note="by the quota")
@@ -84,24 +93,38 @@ def _tiles(section: SectionSummary) -> Iterator[Tile]:
     read, written = found.get("disk_read_bytes_per_s"), found.get("disk_write_bytes_per_s")
     if read is not None:
         note = None if written is None else f"{memory(written)}/s written"
-        yield Tile("Disk read", f"{memory(read)}/s", note=note)
+        over = _over_machines(section, "disk_read_bytes_per_s", lambda rate: f"{memory(rate)}/s")
+        yield Tile("Disk read", f"{memory(read)}/s", note=over or note)
     kills = found.get("oom_kills")
     if kills:
         yield Tile("Killed for memory", count(round(kills)), note="processes")
+
+
+def _over_machines(section: SectionSummary, key: str, write: Callable[[float], str]) -> str | None:
+    """Returns of how many machines a tile's number is the mean, and the highest of them; `None`
+    for one machine."""
+    rows, worst = section.groups.rows, section.global_.worst.get(key)
+    if len(rows) < 2 or worst is None or worst.value is None:
+        return None
+    name = rows[worst.idx].identity.hostname if worst.idx in rows else None
+    where = f" on {cell(name)}" if name else ""
+    return f"mean of {count(len(rows), 'machine')}; highest {write(worst.value)}{where}"
 
 
 def _gpu_tiles(section: SectionSummary) -> Iterator[Tile]:
     found = section.global_.average
     used = found.get("gpu_util_percent")
     if used is not None:
-        yield Tile("GPU utilization", percent(used / 100), note="a kernel was resident")
+        over = _over_machines(section, "gpu_util_percent", lambda value: percent(value / 100))
+        yield Tile("GPU utilization", percent(used / 100), note=over or "a kernel was resident")
     for metric in _COUNTED:
         if (counted := found.get(metric.key)) is not None:
             yield Tile(metric.label, percent(counted), note=metric.note)
     held, share = found.get("gpu_mem_bytes"), found.get("gpu_mem_percent")
     if held is not None:
         note = None if not share else f"{percent(share / 100)} of {memory(held / share * 100)}"
-        yield Tile("GPU memory", memory(held), note=note)
+        over = _over_machines(section, "gpu_mem_bytes", memory)
+        yield Tile("GPU memory", memory(held), note=over or note)
     headroom = found.get("gpu_headroom_bytes")
     if headroom is not None:
         yield Tile("GPU headroom", memory(headroom))
@@ -131,6 +154,36 @@ def _gpu_table(section: SystemSummary) -> Table | None:
 
 
 def _figures(sensors: SensorHistory) -> Iterator[Lines]:
+    return _by_node(sensors) if len(sensors.hosts) > 1 else _of_host(sensors)
+
+
+def _by_node(sensors: SensorHistory) -> Iterator[Lines]:
+    """Yields what was sampled of the machines of a run over several, a line for each."""
+    names = [cell(node) for node in sensors.hosts]
+    used = table_of(sensors.hosts, "ram_used_bytes")
+    shown = [
+        ("system-cpu", "CPU", "cpu_share", PERCENT, structs.replace(_SHARE, label="of all cores")),
+    ]
+    if used is not None:
+        unit = memory_unit(used)
+        axis = fitted("used", unit, used)
+        shown.append(("system-ram", "RAM in use", "ram_used_bytes", unit, axis))
+    for field, title in _TRAFFIC.items():
+        table = table_of(sensors.hosts, f"{field}_bytes_per_s")
+        highest = 0.0 if table is None else float(np.nanmax(table))
+        if highest >= BUSY_BYTES_PER_S:
+            unit, name = rate_unit(highest), f"system-{field.replace('_', '-')}"
+            axis = Axis("", unit.symbol, low=0.0)
+            shown.append((name, title, f"{field}_bytes_per_s", unit, axis))
+    for name, title, field, unit, axis in shown:
+        lines = curves_by(
+            name, f"{title} by node", sensors, sensors.hosts, field, "node", unit, axis, names
+        )
+        if lines is not None:
+            yield lines
+
+
+def _of_host(sensors: SensorHistory) -> Iterator[Lines]:
     host = sensors.host
     shown = [("CPU", host.get("cpu_share"))]
     if (peak(host.get("cpu_throttled_share")) or 0.0) > THROTTLED_PERCENT / 100:
@@ -171,11 +224,19 @@ def _traffic(
 
 
 def _gpu_figures(sensors: SensorHistory) -> Iterator[Lines]:
-    gpus = sensors.gpus
+    gpus, names = sensors.gpus, _gpu_labels(sensors, sensors.gpus)
     axis = structs.replace(_SHARE, label="of the time")
     drawn = [
         curves_by(
-            "gpu-utilization", "GPU utilization", sensors, gpus, "utilisation", "GPU", PERCENT, axis
+            "gpu-utilization",
+            "GPU utilization",
+            sensors,
+            gpus,
+            "utilisation",
+            "GPU",
+            PERCENT,
+            axis,
+            names,
         ),
         *_counter_figures(sensors),
     ]
@@ -191,6 +252,7 @@ def _gpu_figures(sensors: SensorHistory) -> Iterator[Lines]:
             "GPU",
             unit,
             fitted("used", unit, held),
+            names,
         )
         totals = table_of(gpus, "memory_total_bytes")
         total = None if totals is None else float(np.nanmax(totals))
@@ -201,7 +263,7 @@ def _gpu_figures(sensors: SensorHistory) -> Iterator[Lines]:
     ):
         table = table_of(gpus, field)
         axis = Axis("") if table is None else fitted("", unit, table)
-        drawn.append(curves_by(name, title, sensors, gpus, field, "GPU", unit, axis))
+        drawn.append(curves_by(name, title, sensors, gpus, field, "GPU", unit, axis, names))
     yield from (lines for lines in drawn if lines is not None)
 
 
@@ -219,6 +281,13 @@ def _counter_figures(sensors: SensorHistory) -> Iterator[Lines | None]:
         shown = [(metric.label, found.get(metric.key)) for metric in _COUNTED]
         yield curves("gpu-counters", "What the GPU did", sensors, shown, PERCENT, axis)
         return
+    names = _gpu_labels(sensors, counted)
     for metric in _COUNTED:
         name = f"gpu-{metric.key.replace('_', '-')}"
-        yield curves_by(name, metric.label, sensors, counted, metric.key, "GPU", PERCENT, axis)
+        yield curves_by(
+            name, metric.label, sensors, counted, metric.key, "GPU", PERCENT, axis, names
+        )
+
+
+def _gpu_labels(sensors: SensorHistory, places: Iterable[int]) -> list[str]:
+    return [cell(sensors.gpu_labels.get(place, f"GPU {place}")) for place in places]

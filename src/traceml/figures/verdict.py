@@ -11,6 +11,7 @@ from traceml.figures.page import Verdict
 from traceml.figures.words import line
 from traceml.model.quantities import count
 from traceml.summaries.record import Issue, PrimaryDiagnosis, Summary
+from traceml.text.summary import predicted_words
 
 _NOTHING_SAID = (None, "NO_DATA", "WARMUP")
 
@@ -30,7 +31,7 @@ def run_verdict(summary: Summary | None, standing: RunStanding, history: History
         status=line(primary.status or (primary.kind or "n/a").replace("_", " ")),
         why=line(primary.summary or ""),
         next=line(primary.action) if primary.action else None,
-        gain=line(predicted.summary) if predicted is not None and predicted.summary else None,
+        gain=line(predicted_words(predicted)) if predicted and predicted.summary else None,
     )
 
 

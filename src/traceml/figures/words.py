@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 
 from traceml.model.printable import one_line, printable
 from traceml.model.quantities import NOT_MEASURED, excess
-from traceml.summaries.record import Global, RankValue
+from traceml.summaries.record import Global, RankRow, RankValue
+from traceml.summaries.tables import place_words
 
 MAX_CHARS = 400
 """Of a sentence or a path."""
@@ -43,6 +44,12 @@ def rank_cell(by_metric: Mapping[str, RankValue], key: str) -> str:
     """Returns the rank that has the median or the worst of a metric, as a table shows it."""
     found = by_metric.get(key)
     return NOT_MEASURED if found is None or found.idx is None else cell(found.idx)
+
+
+def rank_words(name: str, row: RankRow | None) -> str:
+    """Returns a rank with its place in the device mesh, where it has one: `rank 5 (dp 1, tp 1)`."""
+    place = "" if row is None else place_words(row.identity)
+    return f"rank {cell(name)}" + (f" ({cell(place)})" if place else "")
 
 
 def skew_words(median: float | None, worst: float | None) -> str:

@@ -7,14 +7,17 @@ import shlex
 import shutil
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from traceml.model.environment import (
     DISABLED,
     ESSENTIAL,
+    KINETO,
+    LOG_TO,
     MAX_STEPS,
+    NOTIFY,
     OOM_SNAPSHOT,
     PROFILE,
     RING_FOLDER,
@@ -223,6 +226,8 @@ def environment_for(
     max_steps: int | None,
     profile: str = ESSENTIAL,
     oom_snapshot: bool = False,
+    kineto: int | None = None,
+    log_to: Sequence[str] = (),
 ) -> dict[str, str]:
     """Returns the training command's environment, with the variables that point to the run
     folder."""
@@ -233,7 +238,7 @@ def environment_for(
         RUN_FOLDER: str(run_folder),
         RING_FOLDER: ring_folder,
     }
-    for name in (MAX_STEPS, PROFILE, OOM_SNAPSHOT, DISABLED, SCRIPT):
+    for name in (MAX_STEPS, PROFILE, OOM_SNAPSHOT, KINETO, LOG_TO, DISABLED, SCRIPT, NOTIFY):
         environment.pop(name, None)
     if max_steps is not None:
         environment[MAX_STEPS] = str(max_steps)
@@ -241,10 +246,15 @@ def environment_for(
         environment[PROFILE] = profile
     if oom_snapshot:
         environment[OOM_SNAPSHOT] = "1"
+    if kineto is not None:
+        environment[KINETO] = str(kineto)
+    if log_to:
+        environment[LOG_TO] = ",".join(log_to)
     return environment
 
 
 def untraced_environment(outer: Mapping[str, str]) -> dict[str, str]:
     """Returns the environment of a command that must not be traced."""
-    ours = (RUN_FOLDER, RING_FOLDER, MAX_STEPS, PROFILE, OOM_SNAPSHOT, SCRIPT)
+    told = (MAX_STEPS, PROFILE, OOM_SNAPSHOT, KINETO, LOG_TO, SCRIPT, NOTIFY)
+    ours = (RUN_FOLDER, RING_FOLDER, *told)
     return {name: value for name, value in outer.items() if name not in ours} | {DISABLED: "1"}

@@ -3,6 +3,8 @@
 Where there is a terminal, the command shares our process group: what the terminal sends (Ctrl-C)
 reaches it directly and is not passed on a second time; what somebody sends to us alone is.
 Without a terminal it has a group of its own: what is sent to all of ours reaches it once, by us.
+A batch system's daemon signals every process of a task, by its descent or by its group: there the
+command stays in our group, and what the daemon sends is not passed on a second time.
 Behind a live view it has a terminal of its own: what ours sends is passed on to its whole group.
 """
 
@@ -14,6 +16,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 
 PASSED_ON = tuple(
@@ -53,11 +56,11 @@ def _held_in_mask() -> Iterator[Callable[[], None]]:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
     def release_in_child() -> None:
-        if not has_terminal:
+        if not shares_group:
             os.setpgid(0, 0)
         release()
 
-    has_terminal = _terminal_group() is not None
+    shares_group = _terminal_group() is not None or _is_task_of_batch_daemon()
     try:
         yield release_in_child
     finally:
@@ -91,7 +94,25 @@ def next_signal(timeout_s: float) -> tuple[int, bool] | None:
     if found is None:
         return None
     # SI_USER, SI_QUEUE and SI_TKILL are zero or less; a terminal's signals come from the kernel.
-    return found.si_signo, found.si_code <= 0
+    is_ours_alone = found.si_code <= 0 and not _is_batch_daemon(found.si_pid)
+    return found.si_signo, is_ours_alone
+
+
+def _is_task_of_batch_daemon() -> bool:
+    """Returns whether our process group is that of a task which a batch system started."""
+    try:
+        leader = Path(f"/proc/{os.getpgrp()}/stat").read_text()
+        return _is_batch_daemon(int(leader.rpartition(")")[2].split()[1]))
+    except (OSError, ValueError, IndexError):
+        return False
+
+
+def _is_batch_daemon(pid: int) -> bool:
+    """Returns whether a process is the one by which Slurm runs the tasks of a job."""
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip() == "slurmstepd"
+    except OSError:
+        return False
 
 
 def _next_noted(timeout_s: float) -> tuple[int, bool] | None:

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +18,7 @@ from traceml.launch import signals
 from traceml.launch.kept_output import KeptOutput
 from traceml.launch.messages import say
 from traceml.launch.session_leader import begin_below_leader
+from traceml.launch.tasks_on_machine import TasksOnMachine
 from traceml.launch.views import NoView, View
 from traceml.model.environment import AGENT, AGENT_LACKED_ROOM
 from traceml.model.run import Ending, Manifest
@@ -37,9 +38,12 @@ class AgentProcess:
     """The agent as the launcher sees it: a process, and a pipe whose end tells it that we are
     gone."""
 
-    def __init__(self, folder: Path, keeps_open: Sequence[int] = ()) -> None:
+    def __init__(
+        self, folder: Path, environment: Mapping[str, str], keeps_open: Sequence[int] = ()
+    ) -> None:
         """`keeps_open` is the training's terminal, which the agent reads if we are killed."""
         self._folder = folder
+        self._environment = {**environment, "OPENBLAS_NUM_THREADS": "1"}
         self._terminals = list(keeps_open)
         self._lock = folders.hold(folder)
         self._inherits = [*keeps_open, *(() if self._lock is None else (self._lock,))]
@@ -53,7 +57,6 @@ class AgentProcess:
     def start(self) -> None:
         """Starts the agent in its own session, so that Ctrl-C does not reach it."""
         self._started_s = time.monotonic()
-        environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
         package = Path(__file__).parents[2]
         log = self._open_log()
         try:
@@ -63,7 +66,7 @@ class AgentProcess:
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
-                env=environment,
+                env=self._environment,
                 start_new_session=True,
                 pass_fds=self._inherits,
                 cwd="/",
@@ -147,6 +150,9 @@ class TracedRun:
     folder: Path
     manifest: Manifest
     rebuild: Callable[[Path], object]
+    agent_environment: Mapping[str, str]
+    tasks: TasksOnMachine | None = None
+    """The other tasks on this machine that are part of the run, where there may be any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +174,7 @@ def run(command: list[str], environment: dict[str, str], to: TracedRun, shown: R
         except OSError as error:
             _end(to, None, Ending(time.time(), status := _not_started(command, error)))
             return status
-        agent = AgentProcess(to.folder, keeps_open=output.keys if output else ())
+        agent = AgentProcess(to.folder, to.agent_environment, output.keys if output else ())
         agent.start()
         agent.send_training_pid(pid)
         view.start()
@@ -186,6 +192,8 @@ def run(command: list[str], environment: dict[str, str], to: TracedRun, shown: R
         if output:
             output.finish(is_unwanted=_has_had_enough)
         view.training_ended()
+        if to.tasks is not None:
+            to.tasks.wait_for_others(status, signals.next_signal)
         _end(to, agent, Ending(time.time(), status, pid))
         agent.let_go()
         view.end()

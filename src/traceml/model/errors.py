@@ -7,6 +7,8 @@ from collections.abc import Iterable
 
 _MIN_SIMILARITY = 0.7
 """Of difflib's ratio: `runn` and `run`, `regresion` and `regression`; not `tag` and `run`."""
+_SLIP_SIMILARITY = 0.85
+"""Of the same: `stpe_time` and `step_time`; not `reward` and `forward`."""
 _MIN_PART = 3
 """Letters that a beginning or an end needs to be one: `--nproc` for `--nproc-per-node`."""
 _SEPARATORS = "/._"
@@ -61,6 +63,14 @@ def near_names(word: str, known: Iterable[str], limit: int = 3) -> list[str]:
 def nearest(word: str, known: Iterable[str]) -> str | None:
     """Returns the known word nearest to another one; `None` where none is near."""
     return next(iter(near_names(word, known, 1)), None)
+
+
+def misspelt(word: str, known: Iterable[str]) -> str | None:
+    """Returns the known word that another one can only be a slip of; `None` where it may be a word
+    of its own, such as `reward` beside `forward`."""
+    from difflib import get_close_matches  # late: only errors need it
+
+    return next(iter(get_close_matches(word, list(known), 1, cutoff=_SLIP_SIMILARITY)), None)
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

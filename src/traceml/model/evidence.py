@@ -181,7 +181,7 @@ _WORDS = {
 }
 
 
-@lru_cache(maxsize=1024)  # a live run is diagnosed twice a second, with the same few keys
+@lru_cache(maxsize=1024)  # a live run is diagnosed again and again, with the same few keys
 def label_of(key: str) -> str:
     """What a key is called in words, without its unit."""
     if key in _LABELS:

@@ -118,11 +118,39 @@ class Standing:
     """The user's own innermost line."""
     moved: bool = False
     """A second look some seconds later found it elsewhere, or computing: it is busy, not stuck."""
+    phase: str | None = None
+    """The innermost phase of its step that it had begun and not ended, as the tracer saw it."""
+    collectives: int | None = None
+    """Calls of collectives that it had begun since its last step; `None` where that is not
+    known."""
 
     @property
     def waits_for_others(self) -> bool:
         """Whether it can go on only when other ranks do."""
         return self.doing in (Doing.COLLECTIVE, Doing.BACKWARD) and not self.moved
+
+
+@dataclass(frozen=True, slots=True)
+class StuckCollective:
+    """A collective of NCCL that ranks wait in, by torch's flight recorder."""
+
+    group: str
+    """What torch calls the process group: `default_pg`."""
+    number: int
+    """Its place among the collectives of the group, the same on every rank."""
+    name: str
+    since_unix_s: float
+    """When the last of the ranks that wait had arrived."""
+    waiting: tuple[int, ...] = ()
+    missing: tuple[int, ...] = ()
+    """The ranks that did not arrive."""
+    size_bytes: int | None = None
+    others: tuple[tuple[int, str], ...] = ()
+    """Ranks that began another operation under the same number, and which."""
+    unknown: tuple[int, ...] = ()
+    """Ranks of the group of which there is no record."""
+    where: str | None = None
+    """The user's line in a rank that waits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +168,15 @@ class Stall:
     """When steps came again: then it was a pause, not a hang."""
     stacks: tuple[str, ...] = ()
     """Files in the run folder that hold the stacks."""
+    collectives: tuple[StuckCollective, ...] = ()
+    """By NCCL's flight recorder, where it was on; the one that was begun first at first."""
+    first_seen_unix_s: float | None = None
+    """When the stacks were first taken, where that was done again since."""
+
+    @property
+    def noticed_unix_s(self) -> float:
+        """When it was known that no steps came: whoever died later did not cause it."""
+        return self.seen_unix_s if self.first_seen_unix_s is None else self.first_seen_unix_s
 
 
 @dataclass(frozen=True, slots=True)

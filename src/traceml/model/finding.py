@@ -54,6 +54,7 @@ class Kind(str, Enum):
     H2D_BOUND = "H2D_BOUND"
     WAIT_HEAVY = "WAIT_HEAVY"
     COMM_BOUND = "COMM_BOUND"
+    SLOW_LINK = "SLOW_LINK"
     HOST_BOUND = "HOST_BOUND"
     # Step time: one rank holds up the others
     STRAGGLER = "STRAGGLER"
@@ -188,6 +189,8 @@ class Finding:
     share: float | None = None
     skew: float | None = None
     ranks: tuple[int, ...] = ()
+    nodes: tuple[str, ...] = ()
+    """The machines that it is about, by name, in a run over several; the worst first."""
     lost_s_per_step: float | None = None
     part_of: Kind | None = None
     """The finding that holds this one's lost time already: the two are not to be added up."""

@@ -25,6 +25,7 @@ from traceml.model.phase import (
     Within,
 )
 from traceml.model.record_layout import IDLE_CAUSES
+from traceml.model.run_time import RUN_PARTS, RunPart
 
 _SCALES = {Unit.MILLISECONDS: 1e3, Unit.PERCENT: 100.0}
 """Facts count in seconds and in shares of one."""
@@ -90,6 +91,7 @@ _step = partial(Metric, Section.STEP_TIME)
 _memory = partial(Metric, Section.STEP_MEMORY)
 _process = partial(Metric, Section.PROCESS)
 _system = partial(Metric, Section.SYSTEM)
+_stability = partial(Metric, Section.STABILITY)
 
 
 def _of_phase(phase: Phase) -> Metric:
@@ -427,6 +429,32 @@ GPU_LEVELS = (
 )
 """Over all of training; like the counters they are known of each GPU, too."""
 
+GOODPUT = (
+    _stability(
+        "goodput_percent",
+        "share",
+        "wall time in productive steps, of all; with GPUs, GPU-hours of all",
+        label="Goodput",
+        row="Goodput",
+        word="goodput",
+        more_is_better=True,
+        any_clock=True,
+    ),
+    *(
+        _stability(
+            f"{part.value}_percent",
+            part.value,
+            f"of the wall time: {entry.doc}",
+            row=entry.label,
+            depth=1,
+            any_clock=True,
+        )
+        for part, entry in RUN_PARTS.items()
+        if part is not RunPart.STEPS
+    ),
+)
+"""What the wall time of a run went to."""
+
 METRICS = (
     *STEP_TIME,
     _system(
@@ -436,6 +464,7 @@ METRICS = (
         row="GPU utilization",
     ),
     *GPU_COUNTERS,
+    *GOODPUT,
     *STEP_MEMORY,
     *PROCESS,
     _system("cpu_percent", "cpu_share.mean", "busy share of all cores", row="Host CPU"),

@@ -17,6 +17,7 @@ MIN_TIMES = 10.0
 
 _POWER = re.compile(r"e(?:(-)|\+)0*(\d)")
 _MEMORY_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+_OPERATION_UNITS = ("FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP", "PFLOP", "EFLOP")
 
 
 def _is_number(value: float | None) -> TypeGuard[float]:
@@ -95,6 +96,18 @@ def memory(size_bytes: float | None) -> str:
     return f"{sign}{size:,.{decimals}f} {_MEMORY_UNITS[unit]}"
 
 
+def operations(number: float | None, per: str = "") -> str:
+    """Floating-point operations in the unit that suits them: 125 MFLOP, 3.47 TFLOP, 989 TFLOP/s."""
+    if not _is_number(number):
+        return NOT_MEASURED
+    unit = 0
+    while number >= 999.5 and unit < len(_OPERATION_UNITS) - 1:
+        number /= 1000
+        unit += 1
+    decimals = 0 if unit == 0 or number >= 99.95 else 1 if number >= 9.995 else 2
+    return f"{number:,.{decimals}f} {_OPERATION_UNITS[unit]}{per}"
+
+
 def count(number: int | None, noun: str = "") -> str:
     """A whole number, with its noun in the right form where one is given."""
     if number is None:
@@ -143,3 +156,9 @@ def rate(per_second: float | None, noun: str) -> str:
     size = abs(per_second)
     decimals = 0 if size >= 99.95 else 1 if size >= 9.995 else 2 if size >= 0.0995 else 4
     return f"{per_second:,.{decimals}f} {noun}/s"
+
+
+def factor_words(factor: float, interval: tuple[float, float]) -> str:
+    """Returns a factor with its confidence interval: `2.10× (95% CI 1.90–2.30×)`."""
+    low, high = interval
+    return f"{factor:.2f}× (95% CI {low:.2f}–{high:.2f}×)"

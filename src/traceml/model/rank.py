@@ -45,6 +45,26 @@ class Rank:
 
 
 @dataclass(frozen=True, slots=True)
+class ScriptStart:
+    """A script, or a rank of a launcher, whose interpreter was started; it need not have
+    trained."""
+
+    pid: int
+    hostname: str
+    rank: int | None = None
+    """`None` where no launcher gave it one."""
+    restart: int | None = None
+    """How often torch's launcher had started its ranks again by then; `None` under others."""
+    unix_s: float | None = None
+
+
+REGIONS_OUTSIDE_STEPS = frozenset(
+    ("checkpoint", "evaluation", "prediction", "sanity check", "test", "validation")
+)
+"""Regions by which integrations name what a library does outside its training steps."""
+
+
+@dataclass(frozen=True, slots=True)
 class Region:
     """A named region's totals over a rank's life (`trace_time`)."""
 

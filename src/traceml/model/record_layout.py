@@ -27,6 +27,7 @@ HISTORY = {
     3: "replays of CUDA graphs that hold more than one phase; how often the host waited for the "
     "device; whose step the loss is; 0 samples in a step that fetched nothing",
     4: "what the host did while the GPU had caught up with it",
+    5: "how much a rank got to work on: the elements of its batches, and of what other ranks sent",
 }
 """What each version of the format brought."""
 VERSION = max(HISTORY)
@@ -130,6 +131,8 @@ STEP: tuple[Field, ...] = (
     ("logging_ns", "q"),
     ("compile_ns", "q"),
     ("collate_ns", "q"),
+    ("batch_elements", "q"),
+    ("received_elements", "q"),
     ("loss", "d"),
     ("samples", "i"),
     ("micro_batches", "i"),
@@ -155,6 +158,8 @@ records before this one. `syncs` counts how often the host waited for the device
 `gpu_idle_*_ns` are the parts of the GPU's body in which it had nothing to do because of what the
 host did then (`steps/gpu_idle_marks.py`): one for each cause, of which launching is an upper limit;
 and how much of it all lay between the phases.
+`batch_elements` counts the elements of the first tensor of each batch (tokens, where it holds their
+numbers), `received_elements` those that `all_to_all` brought to the rank.
 """
 
 MAX_SYNCS = MAX_LOSS_LAG = (1 << 15) - 1
@@ -167,6 +172,7 @@ SINCE: dict[str, int] = {
     **dict.fromkeys(_LATER, 2),
     **dict.fromkeys(("graph_ns", "gpu_graph_ns", "syncs", "loss_lag"), 3),
     **dict.fromkeys((f"gpu_idle_{name}_ns" for name in (*IDLE_CAUSES, "between")), 4),
+    **dict.fromkeys(("batch_elements", "received_elements"), 5),
 }
 """The version that brought a field of a step; those that are not here were in the first."""
 

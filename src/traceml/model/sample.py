@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from traceml.model.phase import IN_BETWEEN
+
 
 @dataclass(frozen=True, slots=True)
 class HostSample:
@@ -156,6 +158,31 @@ class StackSample:
     """The user's line that called the phase; none in the rest."""
     library: CodeLine | None = None
     """In the rest, the innermost line of an installed package that the user's line called."""
+    stack: int | None = None
+    """The whole stack, as its place in the burst's `stacks`; `None` where it was not kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class StackFrame:
+    """A call on a stack."""
+
+    function: str
+    file: str
+    """Relative to the folder that the script was started in, or to the installed packages."""
+    line: int
+    is_users: bool = False
+    """Whether it is the user's own code, and no package's and not Python's."""
+
+
+OTHER_THREADS = "threads"
+"""The phase of samples of further threads of a training process …"""
+LOADER_WORKERS = "workers"
+"""… and of the processes that its data loader has started."""
+COMPILING = "compile"
+"""The phase of samples in which torch compiles the model, which is no part of a step."""
+EVALUATION, CHECKPOINT = IN_BETWEEN
+OUTSIDE_STEPS = (EVALUATION, CHECKPOINT, COMPILING)
+"""Phases of the training thread that lie in no step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,3 +197,12 @@ class StackBurst:
     torn: int
     """Looks that failed, or caught the stack while it changed; the thread is never paused."""
     samples: tuple[StackSample, ...] = ()
+    frames: tuple[StackFrame, ...] = ()
+    """The calls that are on its stacks, each once."""
+    stacks: tuple[tuple[int, ...], ...] = ()
+    """Different stacks as places in `frames`, the outermost call first."""
+    lasted_s: float | None = None
+    cpu_s: float | None = None
+    """What taking them cost on another core; `None` where that is not known."""
+    is_of_worker: bool = False
+    """Whether it looked at a process of the rank's data loader, and not at the rank itself."""

@@ -15,7 +15,9 @@ from traceml.steps.events import EVENT, EVENT_BYTES, KINDS, TIMED
 from traceml.steps.step_machine import StepMachine
 
 CHUNK = 4096
-"""Events that are copied at a time."""
+"""Events that are copied at a time …"""
+FIRST_CHUNK = 256
+"""… after a first look at so many: mostly there are no more."""
 MARGIN = 64
 """Slots that the writer may be overwriting while they are copied: so close, the reader jumps."""
 SKIPPED = 1024
@@ -66,9 +68,10 @@ class EventReader:
     def advance(self, everything: bool = False) -> None:
         """Handle all events that are there, but not many more than the ring holds: a writer that
         is as fast as we are would keep us here. `everything`: nobody will write any more."""
-        jumps, enough = 0, self.cursor + self._capacity
+        jumps, enough, count = 0, self.cursor + self._capacity, FIRST_CHUNK
         while everything or self.cursor < enough:
-            chunk = self._copy()
+            chunk = self._copy(count)
+            count = CHUNK
             handled = self._handle(chunk)
             if self._is_overtaken(self.cursor):
                 jumps += 1
@@ -86,10 +89,10 @@ class EventReader:
         slot = self._base + number % self._capacity * EVENT_BYTES
         return int(_SEQUENCE.unpack_from(self._buffer, slot + _SEQUENCE_OFFSET)[0])
 
-    def _copy(self) -> bytes:
-        """The slots from the cursor on, up to the end of the ring at most."""
+    def _copy(self, count: int) -> bytes:
+        """So many slots from the cursor on, up to the end of the ring at most."""
         first = self.cursor % self._capacity
-        count = min(CHUNK, self._capacity - first)
+        count = min(count, self._capacity - first)
         start = self._base + first * EVENT_BYTES
         return bytes(self._buffer[start : start + count * EVENT_BYTES])
 
@@ -102,7 +105,7 @@ class EventReader:
         if self._is_overtaken(first):
             return -1
         valid = self._valid(chunk)
-        settled = valid if valid * EVENT_BYTES == len(chunk) else max(0, valid - LATEST)
+        settled = max(0, valid - LATEST)
         self._run(chunk[: settled * EVENT_BYTES])
         for number in range(first + settled, first + valid):
             slot = self._base + number % self._capacity * EVENT_BYTES
@@ -111,7 +114,7 @@ class EventReader:
 
     def _valid(self, chunk: bytes) -> int:
         """How many events at the head of a copy are those that are expected there."""
-        numbers = memoryview(chunk).cast("Q")[3::4].tolist()
+        numbers = _numbers(chunk)
         first = self.cursor + 1
         if numbers and numbers[-1] == first + len(numbers) - 1:  # as in every full chunk
             expected = range(first, first + len(numbers))
@@ -168,12 +171,18 @@ class EventReader:
                 return int(moment)
         return 0
 
+    def _is_any_written(self, first: int, end: int) -> bool:
+        """Whether any of these events is there."""
+        place = first % self._capacity
+        if place + end - first > self._capacity:  # they go on at the beginning of the ring
+            return any(self._sequence(number) == number + 1 for number in range(first, end))
+        start = self._base + place * EVENT_BYTES
+        slots = bytes(self._buffer[start : start + (end - first) * EVENT_BYTES])
+        return any(map(int.__eq__, _numbers(slots), range(first + 1, end + 1)))
+
     def _skip_hole(self, everything: bool) -> bool:
         """Whether the slot at the cursor was skipped: it is not written, and later ones are."""
-        for number in range(self.cursor + 1, self.cursor + LOOKAHEAD):
-            if self._sequence(number) == number + 1:
-                break
-        else:
+        if not self._is_any_written(self.cursor + 1, self.cursor + LOOKAHEAD):
             return False
         if self._sequence(self.cursor) == self.cursor + 1:
             return True  # it has been written meanwhile
@@ -184,3 +193,8 @@ class EventReader:
             return False
         self.cursor += 1
         return True
+
+
+def _numbers(slots: bytes) -> list[int]:
+    """Which event is in each of these slots, plus one; 0 for none."""
+    return memoryview(slots).cast("Q")[3::4].tolist()

@@ -29,7 +29,7 @@ FORWARD = PHASE_PLACES[Phase.FORWARD]
 BACKWARD = PHASE_PLACES[Phase.BACKWARD]
 OPTIMIZER = PHASE_PLACES[Phase.OPTIMIZER]
 COMMUNICATION = PHASE_PLACES[Phase.COMMUNICATION]
-TOTALS = len(MEASURED) + 12
+TOTALS = len(MEASURED) + 14
 (
     GRAPH,
     CHECKPOINT,
@@ -41,13 +41,15 @@ TOTALS = len(MEASURED) + 12
     COMPILE,
     COLLATE,
     SAMPLES,
+    ELEMENTS,
+    RECEIVED,
     BACKWARDS,
     STEPS,
 ) = range(len(MEASURED), TOTALS)
 
 BODY = tuple(PHASE_PLACES[phase] for phase in MEASURED if phase is not Phase.INPUT)
 """The phases of the body, in the order of their fields in a record."""
-MAY_BE_UNMEASURED = (*PHASE_PLACES.values(), GRAPH, COLLATE, SAMPLES)
+MAY_BE_UNMEASURED = (*PHASE_PLACES.values(), GRAPH, COLLATE, SAMPLES, ELEMENTS, RECEIVED)
 """Totals that are not measured until something adds to them; the others begin at zero."""
 
 # Kinds of events, with what their argument is
@@ -65,7 +67,7 @@ MAY_BE_UNMEASURED = (*PHASE_PLACES.values(), GRAPH, COLLATE, SAMPLES)
     SEE_RESERVED,  # what is reserved on the GPU: bytes
     SEE_LOADER,  # whether a loader had a batch ready: its number; flag EMPTY
     BEGIN_FETCH,  # a batch is asked for: the loader's number
-    END_FETCH,  # the batch is there: its samples, -1 where it does not show
+    END_FETCH,  # the batch is there: see `fetched`; -1 where it does not show what it holds
     END_EPOCH,  # the loader had no further batch: its number
     BEGIN_FORWARD,  # the model is called: 1 if it is in training mode, plus 2 if gradients are kept
     END_FORWARD,  # its call returned: the same
@@ -90,8 +92,9 @@ MAY_BE_UNMEASURED = (*PHASE_PLACES.values(), GRAPH, COLLATE, SAMPLES)
     FINISH,  # the process ends
     REACH_MARK,  # the GPU has passed a mark: nanoseconds since the mark that was told before
     LOSE_MARKS,  # no mark up to this one will be told of any more
-) = range(1, 39)
-KINDS = 39
+    RECEIVE,  # other ranks sent their parts of a tensor (`all_to_all`): its elements
+) = range(1, 40)
+KINDS = 40
 
 # Flags
 TIMED = 1
@@ -118,6 +121,25 @@ def optimizer_ended(count: int, number: int) -> int:
 def split_optimizer_ended(argument: int) -> tuple[int, int]:
     """The count and the optimizer's number."""
     return argument >> NUMBER_BITS, argument & _NUMBER_MASK
+
+
+MAX_COUNTED = (1 << 31) - 1
+"""Samples, and elements, of one batch: of larger ones they are not known."""
+
+
+def fetched(samples: int, elements: int) -> int:
+    """The argument of END_FETCH: how many samples a batch holds, and above them how many elements
+    its first tensor has, 0 where that is not known."""
+    if not 0 <= samples <= MAX_COUNTED:
+        return -1
+    return (elements if 0 < elements <= MAX_COUNTED else 0) << 32 | samples
+
+
+def split_fetched(argument: int) -> tuple[int, int]:
+    """The samples and the elements; -1 for what is not known."""
+    if argument < 0:
+        return -1, -1
+    return argument & 0xFFFFFFFF, (argument >> 32) or -1
 
 
 def graph_contents(backwards: int, optimizer_steps: int) -> int:

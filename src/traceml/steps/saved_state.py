@@ -93,6 +93,7 @@ def _as_plain(saved: Saved) -> dict[str, Any]:
         **plain,
         "changed": sorted(machine.changed),
         "closings": list(machine.closings)[-CLOSINGS_KEPT:],
+        "collectives": machine.collectives,
         "cursor": saved.cursor,
         "explicit": machine.explicit.as_plain(),
         "graphs": machine.graphs.as_plain(),
@@ -109,6 +110,7 @@ def _from_plain(plain: dict[str, Any], limit: int) -> Saved:
     machine = StepMachine(limit)
     for name in _PLAIN:
         setattr(machine, name, plain[name])
+    machine.collectives = plain.get("collectives")  # earlier versions saved none
     machine.backward_end = tuple(plain["backward_end"])
     if plain["local_gradients"] is not None:
         machine.local_gradients = tuple(plain["local_gradients"])

@@ -44,6 +44,7 @@ from traceml.steps.events import (
     COLLATE,
     COMMUNICATION,
     COMPILE,
+    ELEMENTS,
     EVALUATION,
     FORWARD,
     GC,
@@ -53,12 +54,14 @@ from traceml.steps.events import (
     LOGGING,
     MAY_BE_UNMEASURED,
     OPTIMIZER,
+    RECEIVED,
     SAMPLES,
     STEPS,
     SYNC,
     SYNCS,
     TOTALS,
     as_float,
+    split_fetched,
 )
 from traceml.steps.explicit_steps import ExplicitStepEvents
 from traceml.steps.graph_replays import GraphReplays
@@ -125,6 +128,9 @@ class StepMachine:
         """How many ends of steps the process had counted at the last of them."""
         self.has_gap = False
         """Whether events were lost since then."""
+        self.collectives: int | None = 0
+        """Calls of collectives that were begun since the last step; `None` where events were
+        lost since then."""
         self._begin_anew()
 
     def _begin_anew(self) -> None:
@@ -184,6 +190,7 @@ class StepMachine:
         self.local_gradients = None
         self.graphs.is_replaying = False
         self.has_gap = True
+        self.collectives = None
         if self.step.start is not None:
             self._open_next(max(now, self.step.start), 0)
             self.step.is_torn = self.step.aborted = True
@@ -204,6 +211,8 @@ class StepMachine:
 
     def begin(self, phase: int, now: int, mark: int, flags: int = 0) -> None:
         """A phase begins."""
+        if phase == COMMUNICATION and self.collectives is not None:
+            self.collectives += 1
         step = self.step
         if step.start is None:
             if phase in _OUTSIDE_STEPS_TOO:
@@ -322,16 +331,18 @@ class StepMachine:
         step.fetched = True
         self.begin(INPUT, now, mark)
 
-    def end_fetch(self, samples: int, now: int, mark: int, flags: int) -> None:
+    def end_fetch(self, contents: int, now: int, mark: int, flags: int) -> None:
         """The batch is there."""
         self.end(INPUT, now, mark)
         step = self.step
         step.fetched_in_step = step.fetch_over = True
-        totals = step.totals
-        if samples < 0:
-            totals[SAMPLES] = _UNCOUNTED
-        else:
-            totals[SAMPLES] = samples if totals[SAMPLES] == -1 else totals[SAMPLES] + samples
+        samples, elements = split_fetched(contents)
+        _add_counted(step.totals, SAMPLES, samples)
+        _add_counted(step.totals, ELEMENTS, elements)
+
+    def receive(self, elements: int, now: int, mark: int, flags: int) -> None:
+        """Other ranks have sent their parts of a tensor."""
+        _add_counted(self.step.totals, RECEIVED, elements)
 
     def end_epoch(self, source: int, now: int, mark: int, flags: int) -> None:
         """The source had no further batch."""
@@ -693,6 +704,8 @@ class StepMachine:
             totals[LOGGING],
             totals[COMPILE],
             totals[COLLATE],
+            totals[ELEMENTS] if totals[ELEMENTS] >= 0 else NOT_MEASURED,
+            totals[RECEIVED] if totals[RECEIVED] >= 0 else NOT_MEASURED,
             loss,
             totals[SAMPLES] if totals[SAMPLES] >= 0 else NOT_MEASURED,
             totals[BACKWARDS],
@@ -710,7 +723,13 @@ class StepMachine:
             self.steps += 1
             self.closings.append(self.event)
             self.end_if_done()
+        self.collectives = 0
         self._open_next(end, mark)
+
+    @property
+    def open_phase(self) -> int | None:
+        """The innermost phase that has begun and not ended; `None` where none is open."""
+        return self.frames[-1][0] if self.frames else None
 
     def _bounds(self, mark: int, flags: int) -> Bounds | None:
         start, spans_before = self.step.start_mark, 0
@@ -725,6 +744,8 @@ class StepMachine:
             empty[INPUT] = 0  # fetches are seen: a step without one waited for none
         if step.totals[SAMPLES] > 0:
             empty[SAMPLES] = 0  # it fetched none
+        if step.totals[ELEMENTS] > 0:
+            empty[ELEMENTS] = 0
         if step.totals[COMMUNICATION] >= 0:
             empty[COMMUNICATION] = 0  # the same with collectives
         self.step = OpenStep(end, mark, empty)
@@ -737,6 +758,14 @@ class StepMachine:
     def lose_marks(self, _: int, now: int, mark: int, flags: int) -> None:
         """The process waits no longer for the GPU to pass the marks up to this one."""
         self.rows.lose(mark)
+
+
+def _add_counted(totals: list[int], place: int, number: int) -> None:
+    """Add to a count; one that is not known makes the whole of the step unknown."""
+    if number < 0:
+        totals[place] = _UNCOUNTED
+    else:
+        totals[place] = number if totals[place] == -1 else totals[place] + number
 
 
 def _ignore(argument: int, now: int, mark: int, flags: int) -> None:
@@ -784,6 +813,7 @@ def _handlers(machine: StepMachine) -> list[Handler]:
         (events.FINISH, machine.finish),
         (events.REACH_MARK, machine.reach_mark),
         (events.LOSE_MARKS, machine.lose_marks),
+        (events.RECEIVE, machine.receive),
     ):
         found[kind] = handler
     return found

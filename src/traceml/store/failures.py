@@ -17,7 +17,9 @@ from traceml.model.failure import (
     FailureReport,
     report_from,
 )
-from traceml.store.folder import write_atomically
+from traceml.model.rank import ScriptStart
+from traceml.model.run_values import number_of
+from traceml.store.folder import MAX_UNIX_S, write_atomically
 from traceml.store.json_lines import UNDECODABLE, load_json
 from traceml.store.regular_files import read_regular
 
@@ -25,6 +27,9 @@ SEEN = "agent_saw.json"
 STACKS = "stacks"
 """A folder inside the run folder, for the stacks of ranks that made no progress."""
 MAX_STACK_BYTES = 1 << 20
+MAX_MARK_BYTES = 256
+MAX_DIGITS = 10
+"""Of a pid, a rank, or a count of restarts in a mark; anything longer is damage."""
 
 _decoder = msgspec.json.Decoder(AgentSaw)
 
@@ -60,9 +65,10 @@ def with_final_ranks(seen: AgentSaw, ranks: dict[int, int]) -> AgentSaw:
 
 
 def reports(
-    messages: Iterable[dict[str, Any]], ranks: dict[int, int], left: Iterable[FailureReport] = ()
+    messages: Iterable[dict[str, Any]], left: Iterable[FailureReport] = ()
 ) -> tuple[FailureReport, ...]:
-    """Returns what the ranks reported, in order of time; invalid lines are skipped.
+    """Returns what the ranks of one node reported, as they were numbered then; invalid lines are
+    skipped.
 
     `left` are the reports that interpreters left at their end; they count where the ring has none.
     """
@@ -73,11 +79,13 @@ def reports(
     ]
     said = {report.pid for report in found if not report.is_handled}
     found += [report for report in left if report.pid not in said]
-    return tuple(
-        sorted(
-            (_with_final_rank(report, ranks) for report in found), key=lambda report: report.unix_s
-        )
-    )
+    return tuple(found)
+
+
+def in_order(reports: Iterable[FailureReport], ranks: dict[int, int]) -> tuple[FailureReport, ...]:
+    """Returns reports in order of time, with the ranks' final numbers by process."""
+    final = (_with_final_rank(report, ranks) for report in reports)
+    return tuple(sorted(final, key=lambda report: report.unix_s))
 
 
 def read_left_reports(folder: Path) -> tuple[FailureReport, ...]:
@@ -99,9 +107,43 @@ def script_pids(folder: Path, machine: str) -> list[int]:
 
     An empty machine name selects all; a mark without a machine belongs to every machine.
     """
-    marks = (folder / MARKS).glob(f"{SCRIPT_MARK}*")
-    parts = (path.name.removeprefix(SCRIPT_MARK).partition("-") for path in marks)
-    return sorted({int(pid) for pid, _, of in parts if pid.isdigit() and _is_one(of, machine)})
+    found = (_of_mark(path) for path in (folder / MARKS).glob(f"{SCRIPT_MARK}*"))
+    return sorted({pid for pid, of in found if pid is not None and _is_one(of, machine)})
+
+
+def script_starts(folder: Path) -> tuple[ScriptStart, ...]:
+    """Returns the scripts and ranks that were started, by their marks, in order of time.
+
+    What a mark does not say, as those of earlier versions, is `None`.
+    """
+    found = []
+    for path in (folder / MARKS).glob(f"{SCRIPT_MARK}*"):
+        pid, machine = _of_mark(path)
+        if pid is None:
+            continue
+        try:
+            said = read_regular(path)[:MAX_MARK_BYTES].decode(errors="replace").split()
+        except OSError:
+            said = []
+        rank, restart, unix_s = (said + ["-"] * 3)[:3]
+        found.append(ScriptStart(pid, machine, _whole(rank), _whole(restart), _moment(unix_s)))
+    return tuple(sorted(found, key=lambda start: (start.unix_s or 0.0, start.pid)))
+
+
+def _of_mark(path: Path) -> tuple[int | None, str]:
+    """Returns the pid and the machine that a mark is named after."""
+    pid, _, machine = path.name.removeprefix(SCRIPT_MARK).partition("-")
+    return _whole(pid), machine
+
+
+def _moment(text: str) -> float | None:
+    found = number_of(text)
+    return found if found is not None and 0 < found < MAX_UNIX_S else None
+
+
+def _whole(text: str) -> int | None:
+    is_number = text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS
+    return int(text) if is_number else None
 
 
 def _is_one(machine: str, other: str) -> bool:

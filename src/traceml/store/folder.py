@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import getpass
 import json
@@ -35,12 +36,16 @@ RESERVED = ".reserved"
 RESERVED_BYTES = 96 << 10
 """About twice the size of a summary of one rank."""
 RESERVED_PER_RANK_BYTES = 8 << 10
-REQUESTS = "summary-request-*"
+_REQUEST = "summary-request-"
+REQUESTS = f"{_REQUEST}*"
 """Files by which training processes ask for a summary; each is removed when it is answered."""
 ANSWER = "summary-answer.json"
 """The numbers of the last such summary."""
 
 SHARED_MEMORY = Path("/dev/shm")
+_MOVED = ".moved"
+MANIFEST_TIMEOUT_S = 5.0
+"""How long after it was made the folder of a run may have no manifest yet."""
 _RING_FOLDER = re.compile(r"traceml-\d+-[0-9a-f]{8}")
 
 LOOKERS_S = 3.0
@@ -48,6 +53,9 @@ LOOKERS_S = 3.0
 FRESH_S = 30.0
 """Without locks, a run counts as in progress if it was written to within this time: the agent
 writes a sample every second, and every few seconds after some hours."""
+
+YOUNG_S = 900.0
+"""How far the machines of one job may be apart in starting it."""
 
 PRIVATE = 0o700
 """The mode of a run's folder: only its owner may read output and parameters."""
@@ -112,6 +120,11 @@ def is_run_name(name: str) -> bool:
         and name == name.strip()
         and 1 <= len(name.encode()) <= _MAX_NAME_BYTES
     )
+
+
+def is_run(folder: Path) -> bool:
+    """Returns whether a folder is that of a run."""
+    return (folder / MANIFEST).is_file()
 
 
 def is_right_in(logs_folder: Path, name: str) -> bool:
@@ -201,6 +214,30 @@ def is_going_on(folder: Path) -> bool:
     return _is_fresh(folder) and _is_elsewhere(folder)
 
 
+def is_going_on_elsewhere(folder: Path) -> bool:
+    """Returns whether another machine runs a job there that has begun within the last minutes."""
+    _wait_for_manifest(folder)
+    try:
+        began_s = read_manifest(folder).started_unix_s
+        is_young = abs(time.time() - began_s) < YOUNG_S
+        return is_young and _is_elsewhere(folder) and is_going_on(folder)
+    except (OSError, TraceMLError):
+        return False
+
+
+def _wait_for_manifest(folder: Path) -> None:
+    """Waits for the manifest of a folder that was made this moment: a batch system starts the tasks
+    of all machines at once."""
+    patience_until_s = time.monotonic() + MANIFEST_TIMEOUT_S
+    with contextlib.suppress(OSError):
+        while (
+            not (folder / MANIFEST).exists()
+            and abs(time.time() - folder.stat().st_ctime) < MANIFEST_TIMEOUT_S
+            and time.monotonic() < patience_until_s
+        ):
+            time.sleep(0.02)
+
+
 def _is_elsewhere(folder: Path) -> bool:
     """Returns whether another machine runs it: network file systems keep locks local."""
     try:
@@ -284,6 +321,52 @@ def release_room(folder: Path) -> None:
     (folder / RESERVED).unlink(missing_ok=True)
 
 
+def remove_summary(folder: Path) -> None:
+    """Removes the summary of a node whose records are in that of the whole run."""
+    for name in (SUMMARY, TEXT):
+        (folder / name).unlink(missing_ok=True)
+
+
+def settle(folder: Path) -> Path:
+    """Returns where a run's folder is for good.
+
+    A node that shares the head's folder has moved its own into it; the old path was a link for the
+    training processes, and is removed.
+    """
+    if not folder.is_symlink():
+        return folder
+    target = folder.resolve()
+    with contextlib.suppress(OSError):  # it became read-only
+        folder.unlink(missing_ok=True)
+    return target
+
+
+def note_move(manifest: Manifest, local: Path) -> None:
+    """Leaves a note, in shared memory, that the records of a run are written to another folder from
+    now on; raises OSError where there is no shared memory."""
+    rings = ring_folder(manifest)
+    if rings is None:
+        raise OSError(errno.ENOENT, "the rings are in the run folder, too")
+    rings.with_suffix(_MOVED).write_text(str(local))
+
+
+def moved_to(manifest: Manifest) -> Path | None:
+    """Returns where such a note says that the records are, and removes it; `None` without one."""
+    rings = ring_folder(manifest)
+    note = None if rings is None else rings.with_suffix(_MOVED)
+    if note is None or stat_regular(note) is None:
+        return None
+    found = Path(note.read_text())
+    note.unlink()
+    return found
+
+
+def summary_requests(folder: Path) -> list[Path]:
+    """Returns the requests for a summary that nobody has answered yet; asked ten times a second."""
+    names = os.listdir(folder)  # noqa: PTH208 - names alone are quicker
+    return [folder / name for name in names if name.startswith(_REQUEST)]
+
+
 def remove_answer(folder: Path) -> None:
     """Removes the answer file: no process will ask again."""
     (folder / ANSWER).unlink(missing_ok=True)
@@ -314,7 +397,7 @@ def read_manifest(folder: Path) -> Manifest:
         raise _damaged(folder, error) from None
 
 
-_MAX_UNIX_S = 253_402_300_799
+MAX_UNIX_S = 253_402_300_799
 """The end of the year 9999, the limit of Python's calendar."""
 _MAX_WHOLE = (1 << 31) - 1
 """For an exit status, a pid, or a number of ranks or nodes."""
@@ -338,7 +421,7 @@ def _known(record: type[Manifest] | type[Ending], found: dict[str, Any]) -> dict
         kind = str(known[name].type)
         if not isinstance(value, _KINDS[kind]) or not all(isinstance(each, str) for each in items):
             raise TypeError(f"{name} is {value!r:.40}, not {kind}")
-        most = _MAX_UNIX_S if kind == "float" else _MAX_WHOLE
+        most = MAX_UNIX_S if kind == "float" else _MAX_WHOLE
         least = 0 if kind == "float" else -most
         if isinstance(value, (int, float)) and not least <= value <= most:
             raise TypeError(f"{name} is {value!r:.40}, expected {least} to {most}")

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from traceml.model.printable import printable
 from traceml.store.folder import MANIFEST, SUMMARY, is_right_in, is_run_name
+from traceml.store.node_folders import leads_to_node
 
 UNSETTLED_S = 2.0
 """A folder that changed so recently may change again within the same tick of its clock."""
@@ -83,9 +84,10 @@ def is_settled(version: FileVersion) -> bool:
 
 
 def _may_be_run(logs: Path, entry: os.DirEntry[str]) -> bool | None:
-    """Returns whether a folder can be listed by its name; `None` for what is no folder."""
+    """Returns whether a folder can be listed by its name; `None` for what is no folder, and for
+    the former place of a node that has moved into the folder of its run."""
     try:
-        if not entry.is_dir():
+        if not entry.is_dir() or (entry.is_symlink() and leads_to_node(Path(entry.path))):
             return None
         return is_right_in(logs, entry.name) if entry.is_symlink() else is_run_name(entry.name)
     except OSError:  # a link that leads in a circle, or where we may not look

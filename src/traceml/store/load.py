@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import reduce
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import numpy as np
@@ -14,18 +15,32 @@ import numpy.typing as npt
 
 from traceml.model import record_layout
 from traceml.model.environment import TROUBLE_MARK
-from traceml.model.errors import UnreadableRecords
+from traceml.model.errors import TraceMLError, UnreadableRecords
+from traceml.model.node import NodeState, NodeWay
+from traceml.model.parallel_place import NO_PLACE
 from traceml.model.quantities import count
 from traceml.model.run import DISK_FULL, Manifest
 from traceml.model.sample import Sample
 from traceml.store import failures, logged, samples
 from traceml.store import folder as folders
+from traceml.store.artifact_store import safe_relative
 from traceml.store.blocks import fold
 from traceml.store.json_lines import UNDECODABLE, load_json
 from traceml.store.layer_records import read_layers
 from traceml.store.lineage import read_lineage
+from traceml.store.node_folders import (
+    NODES,
+    Remark,
+    group_remarks,
+    node_folders,
+    notes_about_nodes,
+    read_node,
+    read_refused,
+)
+from traceml.store.node_merge import FolderRecords, bring_together, seen_by_all
 from traceml.store.record_file import RankFiles, last_number
 from traceml.store.records import (
+    NodeRecords,
     RankRecords,
     RecordedLosses,
     RunRecords,
@@ -38,8 +53,14 @@ from traceml.store.rings import RingHead, RingReader
 from traceml.store.stack_samples import read_stack_samples
 from traceml.store.step_columns import Steps, columns_of
 from traceml.store.step_records import count_complete
+from traceml.store.step_trace_records import read_step_traces
 
 ARTIFACTS = "artifacts.json"
+READERS = 2
+"""Threads that read the folders of nodes: reading and copying take most of that time, and need no
+interpreter."""
+MIN_NODE_SAMPLES = 12
+"""Of a node, however many there are: enough to see whether memory grows."""
 
 
 def ring_paths(folder: Path, manifest: Manifest) -> list[Path]:
@@ -78,8 +99,66 @@ def not_on_disk(error: OSError, ring: RingReader, files: RankFiles, folder: Path
 
 
 def load_run(folder: Path) -> RunRecords:
-    """Returns everything that a run has on disk; call `drain_rings` first where rings may hold
-    more."""
+    """Returns everything that a run has on disk, from all its nodes; call `drain_rings` first where
+    rings may hold more."""
+    own = _read_folder(folder)
+    others = _read_others(folder, own.notes)
+    if others:
+        bring_together(own, others)
+    parts = [own, *(part for _, part in others)]
+    messages = sorted((each for part in parts for each in part.messages), key=logged.unix_ns)
+    notes = own.notes + group_remarks(
+        (state.name, Remark(f": {note}", f": {note}"))
+        for state, part in others
+        for note in part.notes
+    )
+    metrics = logged.reduce_metrics(messages)
+    if logged.is_full(metrics):
+        notes.append(
+            f"metrics of {count(len(metrics))} names are kept; those of further names are left "
+            "out: a step's number belongs into `step=`, not into the name"
+        )
+    hashes = {name: entry for part in parts for name, entry in part.artifact_hashes.items()}
+    artifacts = logged.artifacts(messages, hashes)
+    names = len({artifact.name for artifact in artifacts})
+    if names > logged.MAX_ARTIFACT_NAMES:
+        notes.append(
+            f"artifacts of {count(names)} names were logged, and the last "
+            f"{count(logged.MAX_ARTIFACT_NAMES)} are listed: log one name again and again, and "
+            "each content becomes a version of it"
+        )
+    one_each, processes = one_per_rank([each for part in parts for each in part.processes])
+    numbers = {record.rank.pid: record.rank.rank for record in one_each}
+    params = logged.merge_params(messages)
+    nodes = _nodes(folder, own, others, numbers)
+    is_over = own.ending is not None
+    expected = max([own.manifest.nodes, *map(_machines_of_job, one_each)])
+    notes += notes_about_nodes(nodes, read_refused(folder), expected, is_over)
+    return RunRecords(
+        manifest=own.manifest,
+        ranks=one_each,
+        processes=processes,
+        starts=tuple(each for part in parts for each in part.starts),
+        samples=by_final_rank(own.samples, numbers),
+        ending=own.ending,
+        params=params.values,
+        param_sources=params.sources,
+        metrics=metrics,
+        artifacts=artifacts,
+        reports=failures.in_order((each for part in parts for each in part.reports), numbers),
+        seen=failures.with_final_ranks(seen_by_all(parts), numbers),
+        lineage=own.lineage,
+        stack_bursts=tuple(each for part in parts for each in part.stack_bursts),
+        layers=tuple(each for part in parts for each in part.layers),
+        step_traces=tuple(each for part in parts for each in part.step_traces),
+        notes=tuple(notes),
+        nodes=nodes,
+    )
+
+
+def _read_folder(folder: Path, nodes: int = 1) -> FolderRecords:
+    """Returns what the folder of one of so many nodes holds; of samples, each node's part of what
+    the folder of one machine may hold."""
     manifest = folders.read_manifest(folder)
     notes: list[str] = []
     ranks, messages = [], []
@@ -93,43 +172,113 @@ def load_run(folder: Path) -> RunRecords:
                 notes += _damage(files)
         except UnreadableRecords as error:
             notes.append(str(error))
-    messages.sort(key=logged.unix_ns)
     trouble = folders.read_mark(folder, TROUBLE_MARK)
-    metrics = logged.reduce_metrics(messages)
-    if logged.is_full(metrics):
-        notes.append(
-            f"metrics of {count(len(metrics))} names are kept; those of further names are left "
-            "out: a step's number belongs into `step=`, not into the name"
-        )
-    artifacts = logged.artifacts(messages, read_artifact_hashes(folder))
-    names = len({artifact.name for artifact in artifacts})
-    if names > logged.MAX_ARTIFACT_NAMES:
-        notes.append(
-            f"artifacts of {count(names)} names were logged, and the last "
-            f"{count(logged.MAX_ARTIFACT_NAMES)} are listed: log one name again and again, and "
-            "each content becomes a version of it"
-        )
-    one_each = tuple(_one_per_rank(ranks))
-    numbers = {record.rank.pid: record.rank.rank for record in one_each}
-    params = logged.merge_params(messages)
-    return RunRecords(
+    return FolderRecords(
         manifest=manifest,
-        ranks=one_each,
-        samples=by_final_rank(samples.read(folder), one_each),
+        processes=ranks,
+        starts=failures.script_starts(folder),
+        messages=messages,
+        samples=samples.read(folder, max(MIN_NODE_SAMPLES, samples.MAX_SAMPLES // nodes)),
         ending=folders.read_ending(folder),
-        params=params.values,
-        param_sources=params.sources,
-        metrics=metrics,
-        artifacts=artifacts,
-        reports=failures.reports(messages, numbers, failures.read_left_reports(folder)),
+        reports=failures.reports(messages, failures.read_left_reports(folder)),
         seen=replace(
-            failures.with_final_ranks(failures.read_seen(folder), numbers),
+            failures.read_seen(folder),
             scripts=tuple(failures.script_pids(folder, manifest.hostname)),
         ),
+        artifact_hashes=read_artifact_hashes(folder),
         lineage=read_lineage(folder),
         stack_bursts=read_stack_samples(folder),
         layers=read_layers(folder),
-        notes=tuple(notes + trouble.splitlines() if trouble else notes),
+        step_traces=read_step_traces(folder),
+        notes=notes + trouble.splitlines() if trouble else notes,
+    )
+
+
+# Several nodes
+
+
+def _read_others(folder: Path, notes: list[str]) -> list[tuple[NodeState, FolderRecords]]:
+    """Returns what the folders of other nodes hold; one that cannot be read is left out, with a
+    note."""
+    paths = node_folders(folder)
+
+    def read(path: Path) -> tuple[NodeState, FolderRecords] | str:
+        try:
+            state, part = _node_state(path), _read_folder(path, len(paths))
+        except TraceMLError as error:
+            return f"node {path.name} is left out: {error}"
+        _find_logged_files(part, path, state)
+        return state, part
+
+    with ThreadPoolExecutor(READERS) as readers:
+        found = list(readers.map(read, paths))
+    notes += [each for each in found if isinstance(each, str)]
+    return [each for each in found if not isinstance(each, str)]
+
+
+def _find_logged_files(part: FolderRecords, folder: Path, state: NodeState) -> None:
+    """Gives the files that another node logged keys that no other node's have, and says where each
+    one's content is."""
+    for message in part.messages:
+        if message.get("kind") == "artifact":
+            message["id"] = f"{folder.name}/{message.get('id', message.get('path'))}"
+    part.artifact_hashes = {
+        f"{folder.name}/{key}": _where_kept(entry, folder, state)
+        for key, entry in part.artifact_hashes.items()
+    }
+
+
+def _where_kept(entry: dict[str, Any], folder: Path, state: NodeState) -> dict[str, Any]:
+    """Returns what is known of a file that another node logged: its place in the run's folder where
+    the nodes share that, else on which machine its content is."""
+    inside = safe_relative(str(entry.get("stored") or ""))
+    if inside is None:
+        return entry
+    if (folder / inside).exists():
+        return {**entry, "stored": str(PurePath(NODES, folder.name, inside))}
+    own = f"in {PurePath(state.folder, inside)}" if state.folder else "in its own run folder"
+    return {**entry, "stored": None, "note": f"its content is on node {state.name}, {own}"}
+
+
+def _node_state(folder: Path) -> NodeState:
+    """Returns what the folder of another node says about it, under the name that it has here."""
+    found = read_node(folder)
+    if found is None:
+        return NodeState(run_id="", name=folder.name, hostname=folder.name)
+    return replace(found, name=folder.name)
+
+
+def _machines_of_job(record: RankRecords) -> int:
+    """Returns on how many machines a rank's job runs, where all have as many ranks as its own."""
+    return -(-record.rank.world_size // max(1, record.rank.local_world_size))
+
+
+def _nodes(
+    folder: Path,
+    own: FolderRecords,
+    others: list[tuple[NodeState, FolderRecords]],
+    numbers: Mapping[int, int],
+) -> tuple[NodeRecords, ...]:
+    """Returns the nodes of a run over several machines, the head first; none for one machine.
+
+    `numbers` are the final numbers of the ranks, by process.
+    """
+    head = read_node(folder)
+    if not others and (head is None or head.way is not NodeWay.HEAD):
+        return ()
+    head = head or NodeState("", own.manifest.hostname or "head", hostname=own.manifest.hostname)
+    head = replace(head, way=NodeWay.HEAD, clock_offset_s=0.0, clock_uncertainty_s=0.0)
+    return tuple(
+        NodeRecords(
+            state=state,
+            ranks=tuple(
+                sorted({numbers[p.rank.pid] for p in part.processes if p.rank.pid in numbers})
+            ),
+            samples=by_final_rank(part.samples, numbers),
+            ending=part.ending,
+            lineage=part.lineage,
+        )
+        for state, part in [(head, own), *others]
     )
 
 
@@ -143,11 +292,8 @@ def _damage(files: RankFiles) -> list[str]:
     ]
 
 
-def by_final_rank(
-    samples: tuple[Sample, ...], ranks: tuple[RankRecords, ...]
-) -> tuple[Sample, ...]:
-    """Returns the samples with the ranks' final numbers; a process is identified by its pid."""
-    final = {record.rank.pid: record.rank.rank for record in ranks}
+def by_final_rank(samples: tuple[Sample, ...], final: Mapping[int, int]) -> tuple[Sample, ...]:
+    """Returns the samples with the ranks' final numbers, which are given by process."""
     if all(
         final.get(process.pid, process.rank) == process.rank
         for sample in samples
@@ -197,6 +343,8 @@ def rank_records(
         ddp=logged.ddp_statistics(messages),
         losses=logged.loss_milestones(messages),
         settings=logged.settings(messages),
+        resumption=logged.resumption(messages),
+        place=logged.parallel_place(messages),
         health=TracerHealth(
             steps_lost=max(0, last_number(steps, blocks) - len(steps) - folded),
             failures=counters["failures"],
@@ -211,21 +359,36 @@ def rank_records(
     )
 
 
-def _one_per_rank(records: list[RankRecords]) -> Iterator[RankRecords]:
-    """Returns one entry per rank: restarts are joined end to end."""
+def one_per_rank(
+    records: list[RankRecords],
+) -> tuple[tuple[RankRecords, ...], tuple[RankRecords, ...]]:
+    """Returns one entry per rank, restarts joined end to end; and, where there were restarts, the
+    processes by themselves in order of time, with the final numbers of their ranks."""
     trained = [record for record in records if len(record.steps)] or records
-    for number, lives in restarts_by_rank(trained, _life):
-        record = reduce(_join, lives)
-        if record.rank.rank != number:
-            record = replace(record, rank=replace(record.rank, rank=number))
-        yield record
+    ranks: list[RankRecords] = []
+    processes: list[RankRecords] = []
+    for number, found in restarts_by_rank(trained, _life):
+        lives = [_as_rank(life, number) for life in found]
+        ranks.append(reduce(_join, lives))
+        processes += lives
+    if len(processes) == len(ranks):
+        return tuple(ranks), ()
+    processes.sort(key=lambda process: (process.rank.unix_ns, process.rank.rank))
+    return tuple(ranks), tuple(processes)
+
+
+def _as_rank(record: RankRecords, number: int) -> RankRecords:
+    if record.rank.rank == number:
+        return record
+    return replace(record, rank=replace(record.rank, rank=number))
 
 
 def _life(record: RankRecords) -> ProcessSpan:
+    restart = None if record.resumption is None else record.resumption.restart
     if not len(record.steps):
-        return ProcessSpan(record.rank, None, None)
+        return ProcessSpan(record.rank, None, None, restart)
     starts, walls = record.steps["start_ns"], record.steps["wall_ns"]
-    return ProcessSpan(record.rank, int(starts[0]), int(starts[-1] + walls[-1]))
+    return ProcessSpan(record.rank, int(starts[0]), int(starts[-1] + walls[-1]), restart)
 
 
 def _join(first: RankRecords, second: RankRecords) -> RankRecords:
@@ -255,6 +418,8 @@ def _join(first: RankRecords, second: RankRecords) -> RankRecords:
         losses=_join_losses(first, second),
         former_steps=first.former_steps + count_complete(first.steps, first.blocks),
         settings=second.settings or first.settings,
+        resumption=second.resumption,
+        place=first.place if second.place == NO_PLACE else second.place,
         health=_join_health(first.health, second.health),
     )
 

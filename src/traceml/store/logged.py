@@ -14,6 +14,13 @@ from msgspec import Meta, Struct, convert
 
 from traceml.model.artifact import ArtifactKind
 from traceml.model.metric_segments import metric_of, split_segment
+from traceml.model.parallel_place import (
+    MAX_DIMENSIONS,
+    NO_PLACE,
+    MeshDimension,
+    ParallelPlace,
+)
+from traceml.model.printable import printable
 from traceml.model.record_layout import MESSAGE_PAYLOAD_BYTES
 from traceml.model.settings import Settings
 from traceml.store.json_lines import UNDECODABLE, load_json
@@ -23,6 +30,7 @@ from traceml.store.records import (
     DdpStatistics,
     LoggedMetric,
     RecordedLosses,
+    Resumption,
     SeenLoss,
 )
 from traceml.store.regular_files import read_regular, stat_regular
@@ -112,6 +120,29 @@ class _Ddp(Struct):
     gradient_bytes: _Count
     buckets: _Count
     has_hook: bool
+
+
+class _Resumed(Struct):
+    """The state that a process had loaded by its first step."""
+
+    has_loaded: bool
+    step: _Count | None = None
+    restart: _Count | None = None
+
+
+class _Dimension(Struct, array_like=True):
+    """A dimension of the device mesh, as a rank reports it."""
+
+    name: Annotated[str, Meta(max_length=64)]
+    index: _Count
+    size: _Count
+
+
+class _Place(Struct):
+    """Where a rank stands in the device mesh and the pipeline."""
+
+    dimensions: Annotated[tuple[_Dimension, ...], Meta(max_length=MAX_DIMENSIONS)]
+    stages: tuple[_Count, ...] = ()
 
 
 class _Loss(Struct):
@@ -493,6 +524,13 @@ def ddp_statistics(messages: Iterable[dict[str, Any]]) -> DdpStatistics | None:
     )
 
 
+def resumption(messages: Iterable[dict[str, Any]]) -> Resumption | None:
+    """Returns what a process said of the state that it began with; `None` where it said nothing."""
+    said = [_converted(each, _Resumed) for each in messages if each.get("kind") == "resumed"]
+    found = next((each for each in said if each is not None), None)
+    return None if found is None else Resumption(found.has_loaded, found.step, found.restart)
+
+
 def loss_milestones(messages: Iterable[dict[str, Any]]) -> RecordedLosses:
     """Returns the first loss of a rank, and the first non-finite one."""
     first = lost = before = None
@@ -529,6 +567,21 @@ def settings(messages: Iterable[dict[str, Any]]) -> Settings | None:
     latest = said[-1]
     known = {name: latest.get(name) for name in Settings._fields}
     return Settings(**{name: value for name, value in known.items() if _is_setting(name, value)})
+
+
+def parallel_place(messages: Iterable[dict[str, Any]]) -> ParallelPlace:
+    """Returns where a rank said last that it stands; empty where it said nothing sound."""
+    said = [_converted(message, _Place) for message in messages if message.get("kind") == "place"]
+    known = [each for each in said if each is not None]
+    if not known:
+        return NO_PLACE
+    latest = known[-1]
+    return ParallelPlace(
+        dimensions=tuple(
+            MeshDimension(printable(each.name), each.index, each.size) for each in latest.dimensions
+        ),
+        stages=latest.stages,
+    )
 
 
 def _is_setting(name: str, value: object) -> bool:

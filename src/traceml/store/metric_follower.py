@@ -4,7 +4,7 @@ numbers."""
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -32,28 +32,40 @@ class _Message(msgspec.Struct):
     values: dict[str, float | str | None] = {}
 
 
+MAX_TOLD = 64
+_TOLD = (b'"resumed"', b'"failure"')
+
 _decoder = msgspec.json.Decoder(_Message)
 
 
 class MetricFollower:
-    """The metrics of one process."""
+    """The metrics of one process, and what it says of its beginning and its failures."""
 
     def __init__(self, path: Path) -> None:
         self._lines = LineFollower(path)
         self.metrics: dict[str, Logged] = {}
+        self.told: list[bytes] = []
+        """Its first messages on how it began and what it raised, undecoded."""
 
-    def refresh(self) -> None:
-        """Reads what is new; a file that was thinned is read again."""
+    def refresh(self, known_elsewhere: Container[str] = ()) -> None:
+        """Reads what is new; a file that was thinned is read again.
+
+        Metrics that are known from elsewhere are not kept: of a thousand ranks that log the same
+        ones, one is enough.
+        """
         lines, is_anew = self._lines.read_new()
         if is_anew:
-            self.metrics = {}
+            self.metrics, self.told = {}, []
+        self.told += [line for line in lines if any(kind in line[:64] for kind in _TOLD)]
+        del self.told[MAX_TOLD:]
         for message in _decoded(lines):
             for name, value in message.values.items():
-                number = _number(value)
-                if number is not None and message.step is not None:
-                    logged = self.metrics.setdefault(name, Logged())
-                    logged.steps.append(message.step)
-                    logged.values.append(number)
+                number = value_of(value)
+                if number is None or message.step is None or name in known_elsewhere:
+                    continue
+                logged = self.metrics.setdefault(name, Logged())
+                logged.steps.append(message.step)
+                logged.values.append(number)
 
 
 def _decoded(lines: Iterable[bytes]) -> Iterator[_Message]:
@@ -63,11 +75,12 @@ def _decoded(lines: Iterable[bytes]) -> Iterator[_Message]:
             yield message
 
 
-def _number(value: float | str | None) -> float | None:
-    """Returns a number; one that JSON cannot express was written as text."""
+def value_of(value: Any) -> float | None:
+    """Returns a logged value as a number, which was written as text where JSON has none for it;
+    `None` for what is no number."""
     try:
         return None if value is None else float(value)
-    except ValueError:
+    except (ValueError, TypeError, OverflowError):
         return None
 
 

@@ -6,7 +6,7 @@ Nothing is read twice: a refresh costs in proportion to what is new.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,12 +18,12 @@ import numpy.typing as npt
 from traceml.model import record_layout
 from traceml.model.rank import Rank
 from traceml.store import old_formats
-from traceml.store.buckets import Buckets, Grid, Ints
+from traceml.store.buckets import SUMMED, Buckets, Grid, Ints
 from traceml.store.record_file import block_files
-from traceml.store.records import BLOCK_DTYPE
+from traceml.store.records import BLOCK_DTYPE, STEP_DTYPE
 from traceml.store.regular_files import read_regular
 from traceml.store.restarted_ranks import ProcessSpan
-from traceml.store.rings import open_records, parse_head, unreadable
+from traceml.store.rings import RingHead, open_records, parse_head, unreadable
 from traceml.store.step_records import is_incomplete, step_numbers
 
 CHUNK_STEPS = 8192
@@ -91,9 +91,13 @@ class _Segment:
 class ProcessFollower:
     """The steps of one process in buckets, as far as they are on disk."""
 
-    def __init__(self, folder: Path, stem: str) -> None:
+    def __init__(self, folder: Path, stem: str, on_head: Callable[[Rank], Rank]) -> None:
+        """`on_head` returns a rank of the folder's node on the clock of the run's head."""
         self._folder = folder
         self.stem = stem
+        self._on_head = on_head
+        self._own_rank: Rank | None = None
+        """As its file has it."""
         self._paths: Mapping[int, Path] = {}
         self._identity = b""
         self._rank: Rank | None = None
@@ -112,6 +116,10 @@ class ProcessFollower:
         """That of the last record that was read."""
         self._incomplete = 0
         """How many of those read are no complete steps."""
+        self._incomplete_wall_ns = 0
+        self._compile_ns = 0
+        self._last_step = np.empty(0, STEP_DTYPE)
+        """The last complete step that was read."""
 
     # Who it is, and how far it came
 
@@ -127,10 +135,12 @@ class ProcessFollower:
         with _opened(paths[newest]) as descriptor:
             identity = os.pread(descriptor, _IDENTITY_BYTES, 0)
             if len(identity) == _IDENTITY_BYTES and identity != self._identity:
-                self._rank = parse_head(os.pread(descriptor, _HEAD_BYTES, 0), paths[newest]).rank
-                self._identity = identity
+                head = parse_head(os.pread(descriptor, _HEAD_BYTES, 0), paths[newest])
+                self._own_rank, self._identity = head.rank, identity
         if len(identity) < _IDENTITY_BYTES:  # only just being made, or left so by a full disk
             return self.find({number: path for number, path in paths.items() if number != newest})
+        if self._own_rank is not None:
+            self._rank = self._on_head(self._own_rank)
         if self._segments and max(self._segments) not in paths:
             self._base = None  # what we had not read of it is in blocks now: all over again
         self._segments = {n: segment for n, segment in self._segments.items() if n in paths}
@@ -159,7 +169,7 @@ class ProcessFollower:
 
     @property
     def rank(self) -> Rank:
-        """The rank that the process says it is."""
+        """The rank that the process says it is, on the clock of the run's head."""
         assert self._rank is not None
         return self._rank
 
@@ -216,6 +226,8 @@ class ProcessFollower:
             self.buckets.add_blocks(blocks, self._block_index(blocks))
             self._sequence = int(blocks[-1]["first_step"] + blocks[-1]["steps"])
             self._incomplete = int((blocks["steps"] - blocks["complete_steps"]).sum())
+            self._incomplete_wall_ns = int(blocks["incomplete_wall_ns"].sum())
+            self._compile_ns = int(blocks["compile_ns_sum"].sum())
 
     def _block_index(self, blocks: npt.NDArray[Any]) -> Ints:
         """Returns the number, in the run, of each block's first complete step."""
@@ -251,6 +263,10 @@ class ProcessFollower:
         self._sequence, self._incomplete = int(steps["sequence"][-1]), incomplete
         if len(complete) < len(steps) or self._sequence != segment.first + segment.read - 1:
             segment.is_plain = False
+            self._incomplete_wall_ns += _positive_sum(steps[is_incomplete(steps)]["wall_ns"])
+        if len(complete):
+            self._compile_ns += _positive_sum(complete["compile_ns"])
+            self._last_step = complete[-1:].copy()  # the chunk's memory is used again
         self.buckets.add_steps(complete, index)
 
     def _numbered(
@@ -264,6 +280,43 @@ class ProcessFollower:
         if not odd.any():
             return steps, index, incomplete
         return steps[~odd], index[~odd], incomplete + int(np.count_nonzero(odd))
+
+    # All of it in few records
+
+    @property
+    def has_steps(self) -> bool:
+        """Whether a complete step was read, and its files are still there."""
+        return bool(len(self._last_step) and self._paths)
+
+    def head(self) -> RingHead:
+        """Returns who writes its newest file, and its counters; raises UnreadableRecords, and
+        SegmentGone."""
+        path = self._paths[max(self._paths)]
+        with _opened(path) as descriptor:
+            return parse_head(os.pread(descriptor, _HEAD_BYTES, 0), path)
+
+    def totals(self) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+        """Returns one block of all records that were read but the last complete step, and that
+        step. Of a block's fields it has the sums of `SUMMED` and of compiling."""
+        assert self._first is not None
+        last, block = self._last_step, np.zeros(1, BLOCK_DTYPE)
+        sequence = int(last["sequence"][0])
+        complete = round(self.buckets.steps.sum()) - 1
+        if not complete and not self._incomplete:
+            return block[:0], last
+        block["first_step"], block["start_ns"] = self.first_number, self._first[1]
+        block["steps"] = sequence - 1 - self.first_number
+        block["complete_steps"] = complete
+        block["incomplete_wall_ns"] = self._incomplete_wall_ns
+        for name, total, times in zip(
+            SUMMED, self.buckets.sums.sum(axis=0), self.buckets.counts.sum(axis=0), strict=True
+        ):
+            own = int(last[name][0])
+            is_measured = own != record_layout.NOT_MEASURED
+            block[f"{name}_sum"] = round(total) - (own if is_measured else 0)
+            block[f"{name}_count"] = round(times) - is_measured
+        block["compile_ns_sum"] = self._compile_ns - _positive_sum(last["compile_ns"])
+        return block, last
 
     def add_range(self, into: Buckets) -> None:
         """Adds the steps that lie on a finer grid, from the files."""
@@ -311,6 +364,11 @@ class ProcessFollower:
                 blocks = blocks[blocks["first_step"] < int(oldest["sequence"]) - 1]
             return blocks
         return np.empty(0, BLOCK_DTYPE)
+
+
+def _positive_sum(values: npt.NDArray[Any]) -> int:
+    """Returns the sum of what was measured."""
+    return int(np.maximum(values, 0).sum())
 
 
 @contextmanager

@@ -12,12 +12,13 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from traceml.model.failure import NOTHING_SEEN, AgentSaw, FailureReport
+from traceml.model.parallel_place import NO_PLACE, ParallelPlace
 from traceml.model.run import Manifest
 from traceml.model.sample import Sample, StackBurst
 from traceml.model.settings import Settings
@@ -25,9 +26,9 @@ from traceml.store import failures, logged
 from traceml.store.load import by_final_rank, rank_records
 from traceml.store.records import BLOCK_DTYPE, STEP_DTYPE, LoggedMetric, RankRecords, RunRecords
 from traceml.store.restarted_ranks import number_ranks
-from traceml.store.rings import RingHead, RingReader
+from traceml.store.rings import RingHead
 from traceml.store.step_columns import Steps
-from traceml.store.step_records import incomplete_so_far, is_incomplete, step_numbers
+from traceml.store.step_records import incomplete_so_far, is_incomplete, joined, step_numbers
 
 WINDOW_STEPS = 100
 WINDOW_S = 10.0
@@ -42,11 +43,25 @@ MAX_LOGGED_VALUES = 16 * MAX_LOGGED
 """Losses and gradient norms, whatever the number of their names."""
 MAX_BURSTS = 8
 """Bursts of stack samples; earlier ones lie before any window."""
+MAX_STACK_SAMPLES = 400
+"""Of those bursts together, where there is more than one: the deep profile takes long ones."""
 NEWS_LOOKS = 8
 """Windows without a new step after a failure: a finding is shown once it has lasted, and one that
 it contradicts disappears once it was not found for long enough."""
 
 Ints = npt.NDArray[np.int64]
+
+
+class StepSource(Protocol):
+    """Where the steps of one process are read from: its ring, or its newest record file."""
+
+    path: Path
+
+    def head(self) -> RingHead:
+        """Returns who takes the steps."""
+
+    def steps_from(self, number: int, everything: bool) -> npt.NDArray[Any]:
+        """Returns the steps after this one."""
 
 
 @dataclass
@@ -69,7 +84,7 @@ class _Tail:
         numbers = step_numbers(new, self.incomplete)
         self.read = int(new["sequence"][-1])
         self.incomplete += int(np.count_nonzero(is_incomplete(new)))
-        steps = np.concatenate([self.steps, new])
+        steps = joined([self.steps, new])
         first = _first_in_window(steps)
         self.steps = steps[first:]
         self.numbers = np.concatenate([self.numbers, numbers])[first:]
@@ -97,7 +112,7 @@ class _Tail:
 
 
 class RecentSteps:
-    """The last steps of all ranks of one node, and the samples of the same time."""
+    """The last steps of all ranks, and the samples of the same time on this machine."""
 
     def __init__(self, manifest: Manifest) -> None:
         self._manifest = manifest
@@ -113,13 +128,15 @@ class RecentSteps:
         self._params = logged.Params()
         self._settings: dict[int, Settings | None] = {}
         """By process: what it last said that it trains with."""
+        self._places: dict[int, ParallelPlace] = {}
+        """By process: where it last said that it stands in the device mesh."""
         self._bursts: deque[StackBurst] = deque(maxlen=MAX_BURSTS)
         self._seen = NOTHING_SEEN
         self._is_new = False
         self._news_looks = 0
 
-    def follow(self, ring: RingReader, is_last: bool) -> None:
-        """Reads what is new in a ring; `is_last` says that its process has ended."""
+    def follow(self, ring: StepSource, is_last: bool) -> None:
+        """Reads what is new in a ring, or a file; `is_last` says that its process has ended."""
         head = ring.head()
         tail = self._tails.get(ring.path)
         if tail is None:
@@ -138,11 +155,18 @@ class RecentSteps:
         self._samples.append(sample)
 
     def add_stacks(self, burst: StackBurst) -> None:
-        """Adds a burst of stack samples."""
+        """Adds a burst of stack samples; those of a loader's worker say nothing about the steps."""
+        if burst.is_of_worker:
+            return
         self._bursts.append(burst)
+        while (
+            len(self._bursts) > 1
+            and sum(len(each.samples) for each in self._bursts) > MAX_STACK_SAMPLES
+        ):
+            self._bursts.popleft()
 
     def add_messages(self, messages: Sequence[bytes]) -> None:
-        """Adds what ranks report: exceptions, losses, parameters and settings."""
+        """Adds what ranks report: exceptions, losses, parameters, settings and places."""
         for message in messages:
             kind = message[:40]
             if b'"metrics"' in kind:
@@ -153,6 +177,9 @@ class RecentSteps:
             elif b'"settings"' in kind:
                 settings = logged.decode(message)
                 self._settings[settings[-1].get("pid", 0)] = logged.settings(settings)
+            elif b'"place"' in kind:
+                places = logged.decode(message)
+                self._places[places[-1].get("pid", 0)] = logged.parallel_place(places)
             elif b'"failure"' in kind:
                 self._reports.append(message)
                 self._news_looks = NEWS_LOOKS
@@ -190,13 +217,14 @@ class RecentSteps:
                 rank,
                 rank=replace(rank.rank, rank=number),
                 settings=self._settings.get(rank.rank.pid),
+                place=self._places.get(rank.rank.pid, NO_PLACE),
             )
             for number, rank in sorted(zip(numbers, ranks, strict=True), key=lambda pair: pair[0])
         )
         return RunRecords(
             manifest=self._manifest,
             ranks=one_each,
-            samples=by_final_rank(tuple(self._samples), one_each),
+            samples=by_final_rank(tuple(self._samples), _numbers(one_each)),
             params=dict(self._params.values),
             param_sources=dict(self._params.sources),
             stack_bursts=tuple(self._bursts),
@@ -218,7 +246,8 @@ class RecentSteps:
         """Returns the reports since the youngest rank began; earlier ones are from before a
         restart."""
         began_unix_s = max(rank.rank.unix_ns for rank in ranks) / 1e9
-        said = failures.reports(logged.decode(b"\n".join(self._reports)), _numbers(ranks))
+        said = failures.reports(logged.decode(b"\n".join(self._reports)))
+        said = failures.in_order(said, _numbers(ranks))
         return tuple(report for report in said if report.unix_s >= began_unix_s)
 
 

@@ -30,7 +30,7 @@ from traceml.store.step_columns import Steps
 SEGMENT_STEPS = 7_500_000 // record_layout.STEP_BYTES // 1024 * 1024
 KEEP_SEGMENTS = 5
 """Segments of single steps: about 115,000 steps, 37 MB."""
-MAX_BLOCKS = 8_192
+MAX_BLOCKS = 7_168
 """About 9 MB; beyond it, neighbouring blocks are merged."""
 MAX_MESSAGE_BYTES = 8 << 20
 
@@ -57,6 +57,8 @@ class RankFiles:
         """The names of the files in the folder; `None` where it was not listed."""
         self._next_step: int | None = None
         self._next_message: int | None = None
+        self._known_current: Path | None = None
+        """The segment of which it is known that it has the current record format."""
         self._first_losses: list[bytes] = []
         """Messages about the rank's first losses that are not on disk yet."""
         self.damaged_records = 0
@@ -71,7 +73,8 @@ class RankFiles:
     def all_in(cls, folder: Path) -> list[RankFiles]:
         """Returns the files of every process in a run folder, for reading, from one directory
         listing."""
-        listed = {path.name for path in folder.glob("rank-*")}
+        names = os.listdir(folder)  # noqa: PTH208 - a thousand folders: names alone are quicker
+        listed = {name for name in names if name.startswith("rank-")}
         found: dict[str, list[Path]] = {}
         for name in sorted(listed):
             stem, _, ending = name.partition(".")
@@ -136,7 +139,7 @@ class RankFiles:
         return self._next_step or 0
 
     def _append(self, head: bytes, steps: npt.NDArray[Any]) -> None:
-        if not self._segments or _version(self._segments[-1]) != record_layout.VERSION:
+        if not self._segments or not self._is_current(self._segments[-1]):
             self._add_segment()
         while True:
             path = self._segments[-1]
@@ -149,6 +152,12 @@ class RankFiles:
             self._add_segment()
         while len(self._segments) > KEEP_SEGMENTS + 1:
             self._fold_oldest()
+
+    def _is_current(self, path: Path) -> bool:
+        """Whether a segment has the record format that is written; each is looked at once."""
+        if path != self._known_current:
+            self._known_current = path if _version(path) == record_layout.VERSION else None
+        return self._known_current is not None
 
     def _add_segment(self) -> Path:
         number = int(self._segments[-1].name.split(".")[-2]) + 1 if self._segments else 0

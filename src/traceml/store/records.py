@@ -12,11 +12,14 @@ import numpy.typing as npt
 from traceml.model import record_layout
 from traceml.model.failure import NOTHING_SEEN, AgentSaw, FailureReport
 from traceml.model.lineage import Lineage
-from traceml.model.rank import Rank, Region
+from traceml.model.node import NodeState
+from traceml.model.parallel_place import NO_PLACE, ParallelPlace
+from traceml.model.rank import Rank, Region, ScriptStart
 from traceml.model.run import Ending, Manifest
 from traceml.model.sample import Sample, StackBurst
 from traceml.model.settings import Settings
 from traceml.store.layer_records import LayerRecords
+from traceml.store.step_trace_records import StepTraceRecords
 
 if TYPE_CHECKING:
     from traceml.store.step_columns import Steps
@@ -95,6 +98,19 @@ class RecordedLosses:
 
 
 @dataclass(frozen=True, slots=True)
+class Resumption:
+    """What a process had loaded when it took its first step, and how it was started."""
+
+    has_loaded: bool
+    """Whether it loaded a file of torch's, or the state of a model or an optimizer."""
+    step: int | None = None
+    """How many steps the optimizer whose state it loaded had taken; `None` where that does not
+    say."""
+    restart: int | None = None
+    """How often torch's launcher had started the ranks again; `None` under other launchers."""
+
+
+@dataclass(frozen=True, slots=True)
 class RankRecords:
     """One rank: its steps in order, old ones merged into blocks, and its named regions."""
 
@@ -115,6 +131,10 @@ class RankRecords:
     losses: RecordedLosses = RecordedLosses()
     settings: Settings | None = None
     """The settings as last reported; `None` where there were none."""
+    resumption: Resumption | None = None
+    """`None` where the process did not say: earlier versions did not."""
+    place: ParallelPlace = NO_PLACE
+    """Where it stands in the device mesh and the pipeline."""
     health: TracerHealth = TracerHealth()
 
 
@@ -172,13 +192,34 @@ class Artifact:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeRecords:
+    """One node of a run over several machines; all times are on the head's clock."""
+
+    state: NodeState
+    """As its own agent last described it."""
+    ranks: tuple[int, ...] = ()
+    """The global ranks that trained there, by number."""
+    samples: tuple[Sample, ...] = ()
+    ending: Ending | None = None
+    """How its command ended; `None` where nobody observed it."""
+    lineage: Lineage | None = None
+    """With its hardware and packages."""
+
+
+@dataclass(frozen=True, slots=True)
 class RunRecords:
     """Everything that was recorded of a run."""
 
     manifest: Manifest
     ranks: tuple[RankRecords, ...]
     """By global rank, one entry each."""
+    processes: tuple[RankRecords, ...] = ()
+    """The processes of the ranks that took steps, in order of time, each with its own records,
+    where some rank had several; empty where every rank was one process."""
+    starts: tuple[ScriptStart, ...] = ()
+    """The scripts and ranks that were started, in order of time, with or without steps."""
     samples: tuple[Sample, ...] = ()
+    """Of the machine itself; of several machines, the head's."""
     ending: Ending | None = None
     params: Mapping[str, Any] = field(default_factory=dict)
     param_sources: Mapping[str, str] = field(default_factory=dict)
@@ -193,5 +234,16 @@ class RunRecords:
     """The stack samples of the training threads, in order of time."""
     layers: tuple[LayerRecords, ...] = ()
     """What the deep profile saw, by process."""
+    step_traces: tuple[StepTraceRecords, ...] = ()
+    """The steps that were recorded with torch's profiler, by process."""
     notes: tuple[str, ...] = ()
     """What could not be done or read, in words."""
+    nodes: tuple[NodeRecords, ...] = ()
+    """The machines of a run over several, the head first, then by name; empty for one machine."""
+
+    @property
+    def samples_of_all_nodes(self) -> tuple[Sample, ...]:
+        """The samples of all machines, those of each in order: for what is asked by rank."""
+        if not self.nodes:
+            return self.samples
+        return tuple(sample for node in self.nodes for sample in node.samples)

@@ -13,7 +13,7 @@ import re
 import struct
 from collections import deque
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -22,9 +22,11 @@ from traceml.model import record_layout
 from traceml.model.packed_metrics import as_json
 from traceml.steps import saved_state
 from traceml.steps.event_reader import EventReader
+from traceml.steps.events import CHECKPOINT, EVALUATION, PHASE_PLACES
 from traceml.steps.losses import Milestone
 from traceml.steps.step_machine import StepMachine
 from traceml.store.records import STEP_DTYPE
+from traceml.store.step_records import joined
 
 if TYPE_CHECKING:
     from traceml.store.rings import RingHead
@@ -40,6 +42,25 @@ MAX_HELD_SAVED = 256
 
 _pack_row = record_layout.packer(record_layout.STEP).pack
 _LOGGED_AT = re.compile(rb'^\{"kind":"metrics","at":(\d{1,18}),')
+
+
+_PHASES = {
+    **{place: phase.value for phase, place in PHASE_PLACES.items()},
+    CHECKPOINT: "checkpoint",
+    EVALUATION: "evaluation",
+}
+
+
+class StepProgress(NamedTuple):
+    """How far a process is in the step that it has not completed."""
+
+    phase: str | None = None
+    """The innermost phase that has begun and not ended; `None` where none is open."""
+    collectives: int | None = None
+    """Calls of collectives that were begun since the last step; `None` where that is not known."""
+
+
+NO_PROGRESS = StepProgress()
 
 
 class RingEvents:
@@ -77,6 +98,13 @@ class RingEvents:
         return self._reader.machine.records
 
     @property
+    def progress(self) -> StepProgress:
+        """How far the process is in the step that it has not completed."""
+        machine = self._reader.machine
+        phase = machine.open_phase
+        return StepProgress(None if phase is None else _PHASES.get(phase), machine.collectives)
+
+    @property
     def is_limit_reached(self) -> bool:
         """Whether there are as many steps as were asked for."""
         return self._reader.machine.is_done
@@ -92,14 +120,13 @@ class RingEvents:
         for rows in reversed(self._rows):
             if rows["sequence"][-1] <= number:
                 break
-            parts.append(rows[rows["sequence"] > number])
-        return np.concatenate(parts[::-1]) if parts else np.empty(0, STEP_DTYPE)
+            is_all_new = rows["sequence"][0] > number
+            parts.append(rows if is_all_new else rows[rows["sequence"] > number])
+        return joined(parts[::-1])
 
     def last(self, count: int) -> npt.NDArray[Any]:
         """The last steps that were made."""
-        if not self._rows:
-            return np.empty(0, STEP_DTYPE)
-        return np.concatenate(list(self._rows)[-count:])[-count:]
+        return joined(list(self._rows)[-count:])[-count:]
 
     def _make(self, everything: bool) -> None:
         """Read what is new, and make steps of it."""

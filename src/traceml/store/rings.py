@@ -24,7 +24,7 @@ from traceml.model.record_layout import StepFlag
 from traceml.store.old_formats import MAX_MOMENT_NS, MAX_STEPS, STEPS_BY_VERSION
 from traceml.store.records import STEP_DTYPE, dtype_of
 from traceml.store.regular_files import open_regular
-from traceml.store.ring_events import RingEvents
+from traceml.store.ring_events import NO_PROGRESS, RingEvents, StepProgress
 
 LAST_STEPS = 256
 """Enough to tell what a usual step takes, and how long its pauses are."""
@@ -257,6 +257,10 @@ class RingReader:
         if self._events is not None:
             return self._events.written
         return int(self._count("steps_written"))
+
+    def progress(self) -> StepProgress:
+        """How far the process is in its open step, as far as its events have been read."""
+        return NO_PROGRESS if self._events is None else self._events.progress
 
     def is_filling(self, share: float) -> bool:
         """Whether so large a share of the ring waits to be read."""

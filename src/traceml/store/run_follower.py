@@ -1,15 +1,16 @@
 """Follows a run folder while the agent writes it, for live views.
 
 Only files are read, never a ring: the agent drains the rings twice a second, and no reader delays
-it. A refresh costs in proportion to what is new.
+it. A refresh costs in proportion to what is new. Of a run over several machines the folders of all
+its nodes are read, which lie below that of the run.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from itertools import groupby
 from pathlib import Path
 from typing import TypeVar
 
@@ -19,17 +20,18 @@ from traceml.model.run import Manifest
 from traceml.store import folder as folders
 from traceml.store.buckets import Buckets, Grid, RankBuckets, together
 from traceml.store.metric_follower import Logged, MetricFollower
+from traceml.store.node_followers import NodeFollower, NodeFollowers
 from traceml.store.output_follower import OutputFollower
 from traceml.store.process_follower import ProcessFollower, SegmentGone
 from traceml.store.restarted_ranks import restarts_by_rank
-from traceml.store.sample_follower import SampleFollower, SampleTable
+from traceml.store.sample_follower import NodeSamples
 
 T = TypeVar("T")
 
 MAX_BUCKETS = 1024
 MAX_CELLS = 1 << 16
 """Buckets of all ranks together: with more than 64 ranks each has fewer."""
-MIN_BUCKETS = 64
+MIN_BUCKETS = 16
 ATTEMPTS = 5
 """A segment is merged into blocks once in thousands of steps, so a second time in a row is rare."""
 READERS = 2
@@ -83,9 +85,7 @@ class RunFollower:
 
     def _begin(self) -> None:
         self._grid = Grid(0, 1, MAX_BUCKETS)
-        self._processes: dict[str, ProcessFollower] = {}
-        self._logs: dict[str, MetricFollower] = {}
-        self._samples = SampleFollower(self._folder)
+        self._nodes = NodeFollowers(self._folder)
         self._output = OutputFollower(self._folder)
         self._lanes: Sequence[_Lane] = ()
         self.notes: tuple[str, ...] = ()
@@ -98,10 +98,10 @@ class RunFollower:
             self.manifest = manifest
             self._begin()
         self._persist(self._read_steps)
-        self._samples.refresh()
         self._output.refresh()
-        for log in self._logs.values():
-            log.refresh()
+        for node in self._nodes:
+            node.samples.refresh()
+        self._read_metrics()
 
     def _manifest(self) -> Manifest:
         try:
@@ -129,37 +129,15 @@ class RunFollower:
     # Steps
 
     def _read_steps(self) -> None:
-        found: dict[str, dict[int, Path]] = {}
-        for name in os.listdir(self._folder):  # noqa: PTH208 - names are asked for, not paths
-            stem, _, ending = name.partition(".")
-            if not stem.startswith("rank-"):
-                continue
-            if ending == "messages" and stem not in self._logs:
-                self._logs[stem] = MetricFollower(self._folder / name)
-            number, _, kind = ending.partition(".")
-            if kind == "steps" and number.isdigit():
-                found.setdefault(stem, {})[int(number)] = self._folder / name
-        for stem in found.keys() - self._processes.keys():
-            self._processes[stem] = ProcessFollower(self._folder, stem)
-        self._lanes = _lanes(self._with_steps(found))
+        unreadable: list[str] = []
+        self._lanes = _lanes(self._nodes.find(unreadable))
         self._grid = self._grown()
         if sum(lane.unread for lane in self._lanes) > MANY_STEPS:
             with ThreadPoolExecutor(READERS) as readers:
                 notes = list(readers.map(lambda lane: lane.read(self._grid), self._lanes))
         else:
             notes = [lane.read(self._grid) for lane in self._lanes]
-        self.notes += tuple(note for of_lane in notes for note in of_lane)
-
-    def _with_steps(self, found: dict[str, dict[int, Path]]) -> list[ProcessFollower]:
-        trained, notes = [], []
-        for stem, process in self._processes.items():
-            try:
-                if process.find(found.get(stem, {})):
-                    trained.append(process)
-            except UnreadableRecords as error:
-                notes.append(str(error))
-        self.notes = tuple(notes)
-        return trained
+        self.notes = (*unreadable, *(note for of_lane in notes for note in of_lane))
 
     def _grown(self) -> Grid:
         """Returns a grid that covers every step."""
@@ -198,9 +176,18 @@ class RunFollower:
 
     # Everything else
 
-    def samples(self) -> SampleTable | None:
-        """What the agent sampled; `None` before the first sample."""
-        return self._samples.table()
+    def samples(self) -> tuple[NodeSamples, ...]:
+        """Returns what the agents sampled, the head's first; without nodes that sampled nothing."""
+        tables = ((node.place, node.samples_on_head()) for node in self._nodes)
+        return tuple(NodeSamples(place.name, table) for place, table in tables if table is not None)
+
+    def nodes(self) -> tuple[NodeFollower, ...]:
+        """Returns the folder of every node, the head's first."""
+        return tuple(self._nodes)
+
+    def steps_written(self) -> int:
+        """Returns an upper limit for the number of steps of all ranks together."""
+        return sum(lane.written for lane in self._lanes)
 
     def rank_numbers(self) -> dict[int, int]:
         """Returns the rank of each process that took steps, by pid."""
@@ -216,17 +203,29 @@ class RunFollower:
                     lives.append(logged)
         return {name: lives for name, (_, lives) in sorted(found.items())}
 
+    def _read_metrics(self) -> None:
+        """Reads what the ranks logged; of a metric that several log, only the lowest rank's."""
+        of_lower: set[str] = set()
+        for _, logs in groupby(self._logs_in_order(), key=lambda each: each[0]):
+            own = [log for _, log in logs]
+            for log in own:
+                log.refresh(of_lower)
+            of_lower.update(name for log in own for name in log.metrics)
+
     def _logs_in_order(self) -> list[tuple[int, MetricFollower]]:
         """Returns the logs by rank and then by time; without steps, the rank is that in the file's
         name."""
         places = {
-            life.stem: (lane.number, place)
+            life: (lane.number, place)
             for lane in self._lanes
             for place, life in enumerate(lane.lives)
         }
-        keyed = [
-            (places.get(stem, (_rank_in(stem), 0)), stem, log) for stem, log in self._logs.items()
-        ]
+        keyed = []
+        for node in self._nodes:
+            for stem, log in node.logs.items():
+                life = node.processes.get(stem)
+                place = None if life is None else places.get(life)
+                keyed.append((place or (_rank_in(stem), 0), stem, log))
         return [(place[0], log) for place, _, log in sorted(keyed, key=lambda each: each[:2])]
 
     @property

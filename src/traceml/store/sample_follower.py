@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from operator import attrgetter
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -19,8 +20,6 @@ from traceml.store.samples import FILE_NAME
 Floats = npt.NDArray[np.float64]
 
 MAX_MOMENTS = 600
-_MAX_ROWS = 2 * MAX_MOMENTS
-"""Samples that are kept: two of them make a moment."""
 HOST = tuple(field.name for field in fields(HostSample))
 PROCESS = tuple(f.name for f in fields(ProcessSample) if f.name not in ("rank", "pid"))
 _NO_NUMBERS = ("index", "uuid", "name", "throttle_reasons", "intervals")
@@ -49,20 +48,29 @@ class SampleTable:
     """By index: the name, and a table with a column per field of `GPU`."""
 
 
+class NodeSamples(NamedTuple):
+    """What one node's agent sampled, on the clock of the run's head."""
+
+    node: str
+    table: SampleTable
+
+
 class SampleFollower:
     """The samples of a run as far as they are on disk; of many only every second, fourth and so on.
 
     Which ones are kept depends on their number alone, not on when they were read.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, max_moments: int = MAX_MOMENTS) -> None:
         self._lines = LineFollower(folder / FILE_NAME)
+        self._max_rows = 2 * max_moments
+        """Samples that are kept: two of them make a moment."""
         self._forget()
 
     def _forget(self) -> None:
         self._seen, self._stride = 0, 1
-        self._unix_s = np.full(_MAX_ROWS, np.nan)
-        self._values = np.full((_MAX_ROWS, len(HOST)), np.nan)
+        self._unix_s = np.full(self._max_rows, np.nan)
+        self._values = np.full((self._max_rows, len(HOST)), np.nan)
         self._places: dict[tuple[str, int], int] = {}
         self._labels: dict[tuple[str, int], int | str] = {}
 
@@ -71,7 +79,7 @@ class SampleFollower:
         lines, is_anew = self._lines.read_new()
         if is_anew:
             self._forget()
-        while self._seen + len(lines) > _MAX_ROWS * self._stride:
+        while self._seen + len(lines) > self._max_rows * self._stride:
             self._halve()
         for place in range(-self._seen % self._stride, len(lines), self._stride):
             for sample in decode_lines(lines[place : place + 1], _decoder):
@@ -84,7 +92,7 @@ class SampleFollower:
         if not len(rows):
             return None
         values, unix_s = self._values[rows], self._unix_s[rows]
-        if len(rows) > MAX_MOMENTS:
+        if len(rows) > self._max_rows // 2:
             values, unix_s = _in_pairs(values), unix_s[::2]
         found: dict[str, dict[int, tuple[int | str, Floats]]] = {"process": {}, "gpu": {}}
         for (kind, number), place in self._places.items():
@@ -114,12 +122,12 @@ class SampleFollower:
         place = self._places.get(who)
         if place is None:
             place = self._places[who] = self._values.shape[1]
-            more = np.full((_MAX_ROWS, len(values)), np.nan)
+            more = np.full((self._max_rows, len(values)), np.nan)
             self._values = np.hstack([self._values, more])
         self._values[row, place : place + len(values)] = values
 
     def _halve(self) -> None:
-        half = _MAX_ROWS // 2
+        half = self._max_rows // 2
         for table in (self._values, self._unix_s):
             table[:half] = table[::2]
             table[half:] = np.nan

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -9,7 +11,7 @@ import msgspec
 from traceml.model.sample import Sample
 from traceml.store.folder import write_atomically
 from traceml.store.json_lines import decode_lines
-from traceml.store.line_files import append_lines
+from traceml.store.line_files import LineFollower, append_lines
 from traceml.store.regular_files import read_regular, stat_regular
 
 FILE_NAME = "samples.jsonl"
@@ -57,10 +59,41 @@ def _bytes(lines: list[bytes]) -> int:
     return sum(map(len, lines)) + len(lines)
 
 
-def read(folder: Path) -> tuple[Sample, ...]:
-    """Returns all samples of a run, in order; a half line of a killed agent is skipped."""
+def read(folder: Path, most: int = MAX_SAMPLES) -> tuple[Sample, ...]:
+    """Returns the samples of a run, in order; of more than `most`, so many from all of the run.
+
+    A half line of a killed agent is skipped.
+    """
     try:
-        lines = read_regular(folder / FILE_NAME).splitlines()
+        content = read_regular(folder / FILE_NAME)
     except OSError:
         return ()
+    is_long = content.count(b"\n") > most
+    lines = _spread_lines(content, most) if is_long else content.splitlines()
     return tuple(decode_lines(lines, _decoder))
+
+
+class SampleTail:
+    """The last samples of a file, as it grows."""
+
+    def __init__(self, folder: Path, most: int) -> None:
+        self._lines = LineFollower(folder / FILE_NAME)
+        self.last: deque[Sample] = deque(maxlen=most)
+
+    def read(self) -> None:
+        """Reads what is new; of many new samples only the last ones are decoded."""
+        lines, is_anew = self._lines.read_new()
+        if is_anew:
+            self.last.clear()
+        self.last.extend(decode_lines(lines[-(self.last.maxlen or 1) :], _decoder))
+
+
+def _spread_lines(content: bytes, most: int) -> Iterator[bytes]:
+    """Yields so many lines of a long text, from places at equal distances."""
+    end = -1
+    for place in range(0, len(content), -(-len(content) // most)):
+        begin = max(end, content.rfind(b"\n", 0, place)) + 1
+        end = content.find(b"\n", begin)
+        if end < 0:
+            return
+        yield content[begin:end]

@@ -17,10 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from traceml.model import record_layout
-from traceml.store.records import STEP_DTYPE, dtype_of
+from traceml.store.records import STEP_DTYPE
 from traceml.store.step_records import NARROW, WIDE, Ints, wide_fields
-
-NARROW_DTYPE = dtype_of(NARROW)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,23 +35,37 @@ class StepColumns:
     """A row per field of `varying`, a column per record."""
     constants: Mapping[str, int]
     """The value of each other field of `WIDE`."""
-    narrow: npt.NDArray[Any]
-    """`NARROW_DTYPE`: all other fields."""
+    narrow: Mapping[str, npt.NDArray[Any]]
+    """The fields of `NARROW` that are not the same in all records."""
+    narrow_constants: Mapping[str, np.generic]
+    """The value of each other field of `NARROW`."""
 
     def __len__(self) -> int:
-        return len(self.narrow)
+        return len(self.table.T)
 
     def __getitem__(self, key: Any) -> Any:
         if isinstance(key, int | np.integer):
             return np.array(self[[key]])[0]
         if not isinstance(key, str):
-            return StepColumns(self.varying, self.table[:, key], self.constants, self.narrow[key])
+            chosen = {name: column[key] for name, column in self.narrow.items()}
+            table = self.table[:, key]
+            return StepColumns(self.varying, table, self.constants, chosen, self.narrow_constants)
         place = _places(self.varying).get(key)
         if place is not None:
             return self.table[place]
+        if key in self.narrow:
+            return self.narrow[key]
         if key in self.constants:
             return np.full(len(self), self.constants[key])
-        return self.narrow[key]
+        if key not in self.narrow_constants:
+            raise ValueError(f"no field of name {key}")  # as numpy says it
+        return _same(self.narrow_constants[key], len(self))
+
+    def broadcastable(self, name: str) -> Any:
+        """Returns a field, or the one value that it has in all records: in sums and comparisons
+        with other fields both mean the same, and a number costs nothing."""
+        constant = self.constants.get(name)
+        return self[name] if constant is None else constant
 
     def __array__(
         self, dtype: np.dtype[Any] | None = None, copy: bool | None = None
@@ -63,6 +75,12 @@ class StepColumns:
         for name in STEP_DTYPE.names or ():
             records[name] = self[name]
         return records if dtype is None else records.astype(dtype)
+
+
+def _same(value: np.generic, length: int) -> npt.NDArray[Any]:
+    column = np.full(length, value)
+    column.setflags(write=False)
+    return column
 
 
 @cache
@@ -82,13 +100,13 @@ def columns_of(steps: Steps) -> StepColumns:
         return steps
     steps = np.ascontiguousarray(steps)
     table = np.ascontiguousarray(wide_fields(steps).T)
-    behind = steps.view(np.uint8).reshape(len(steps), STEP_DTYPE.itemsize)[:, 8 * len(WIDE) :]
-    narrow = np.ascontiguousarray(behind).view(NARROW_DTYPE)[:, 0]
+    same = {name: steps[name][0] for name, _ in NARROW if _is_same(steps[name])}
+    narrow = {name: steps[name].copy() for name, _ in NARROW if name not in same}
     is_varying = (table != table[:, :1]).any(axis=1).tolist()
     kept = [place for place, varies in enumerate(is_varying) if varies]
     values = table[:, 0].tolist() if len(steps) else [record_layout.NOT_MEASURED] * len(WIDE)
     table = table[kept]
-    for part in (table, narrow):
+    for part in (table, *narrow.values()):
         part.setflags(write=False)
     return StepColumns(
         varying=tuple(WIDE[place] for place in kept),
@@ -99,4 +117,9 @@ def columns_of(steps: Steps) -> StepColumns:
             if not varies
         },
         narrow=narrow,
+        narrow_constants=same,
     )
+
+
+def _is_same(column: npt.NDArray[Any]) -> bool:
+    return len(column) > 0 and bool((column == column[0]).all())

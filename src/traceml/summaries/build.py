@@ -23,6 +23,8 @@ from traceml.model.settings import NOT_RECORDED
 from traceml.store.records import RunRecords
 from traceml.summaries import sections
 from traceml.summaries.artifact_versions import artifact_summaries
+from traceml.summaries.goodput import attempt_summaries, goodput_summary
+from traceml.summaries.host_time import host_time_summary
 from traceml.summaries.layers import layers_summary
 from traceml.summaries.live_record import metric_summaries
 from traceml.summaries.record import (
@@ -45,10 +47,13 @@ from traceml.summaries.record import (
     UserTimeSummary,
     WhatIfSummary,
 )
+from traceml.summaries.step_traces import kineto_summary
 from traceml.summaries.tables import number
 
 FLAT_PREFIX = "traceml/"
 """Of the keys of `flat_numbers`, so that they stand together in a tracker."""
+LIVE_PREFIX = "traceml/live/"
+"""Of the keys of `live_numbers`, which are of the last steps: another series than the means."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +95,7 @@ def assemble(
 ) -> Summary:
     """Returns the summary of these records with these findings."""
     facts, issues = told.facts, told.issues
-    nodes, gpus = records.manifest.nodes, _gpus(facts)
+    nodes, gpus = max(records.manifest.nodes, len(records.nodes)), _gpus(facts)
     generated = datetime.fromtimestamp(generated_unix_s, tz=timezone.utc)
     return Summary(
         schema_version=SCHEMA_VERSION,
@@ -101,7 +106,7 @@ def assemble(
             run_name=records.manifest.run_name,
             mode=sections.mode(nodes),
             world_size=_world_size(records),
-            nodes_observed=len({rank.rank.node_rank for rank in facts.ranks}) or 1,
+            nodes_observed=max(len({r.rank.node_rank for r in facts.ranks}), len(records.nodes), 1),
             gpus_observed=gpus,
         ),
         exit_status=None if records.ending is None else records.ending.exit_status,
@@ -112,17 +117,22 @@ def assemble(
         system=sections.system(facts, issues[Section.SYSTEM], nodes, gpus),
         stability=sections.stability(facts, issues[Section.STABILITY], nodes),
         failure=None if told.ended_by is None else _failure(facts, told.ended_by),
+        goodput=goodput_summary(facts.goodput, facts.attempts),
+        attempts=attempt_summaries(facts.attempts, records.manifest.started_unix_s),
         steps=_series(facts),
         what_if=tuple(_what_if(each) for each in told.what_if),
         regions=tuple(_region(region) for region in facts.regions),
         user_time=_user_time(facts),
+        host_time=host_time_summary(records, facts),
         layers=layers_summary(facts),
+        kineto=kineto_summary(facts.step_traces),
         params=dict(records.params),
         param_sources=dict(records.param_sources),
         metrics=metric_summaries(records.metrics),
         artifacts=artifact_summaries(records.artifacts),
         settings=_settings(facts),
         lineage=records.lineage,
+        nodes=sections.node_rows(facts),
         tracer=_tracer(records, facts),
     )
 
@@ -151,7 +161,8 @@ def _gpus(facts: Facts) -> int:
         for rank in facts.ranks
         if rank.rank.device.startswith("cuda")
     }
-    return max(facts.host.gpus, len(used))
+    sampled = sum(node.host.gpus for node in facts.nodes) if facts.nodes else facts.host.gpus
+    return max(sampled, len(used))
 
 
 def _primary(finding: Finding) -> PrimaryDiagnosis:
@@ -332,6 +343,8 @@ def flat_numbers(summary: Summary) -> dict[str, float]:
     Step times are means over ranks; memory is that of the rank with the highest peak.
     """
     found: dict[str, float | None] = {"duration_s": summary.duration_s}
+    if summary.goodput is not None:
+        found["goodput_share"] = summary.goodput.share
     if summary.step_time is not None:
         found["steps"] = summary.step_time.metadata.training_total_steps
         found |= summary.step_time.global_.average
@@ -341,6 +354,18 @@ def flat_numbers(summary: Summary) -> dict[str, float]:
     for name, section in (("system", summary.system), ("process", summary.process)):
         found |= _averages(name, section)
     return {FLAT_PREFIX + name: value for name, value in found.items() if value is not None}
+
+
+def live_numbers(summary: Summary) -> dict[str, float]:
+    """Returns the step times, throughput and memory of a live summary, which is of the last steps,
+    as one flat dictionary under names of their own."""
+    found: dict[str, float | None] = {}
+    if summary.step_time is not None:
+        found |= summary.step_time.global_.average
+    if summary.step_memory is not None:
+        worst = summary.step_memory.global_.worst
+        found |= {name: place.value for name, place in worst.items()}
+    return {f"{LIVE_PREFIX}{name}": value for name, value in found.items() if value is not None}
 
 
 def _averages(name: str, section: SectionSummary | None) -> dict[str, float | None]:

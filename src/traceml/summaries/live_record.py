@@ -1,13 +1,14 @@
-"""The live state as a record, with the names of `live.json` and `live.jsonl`; and metrics as a
-summary, live or final, has them."""
+"""The live state as a record, with the names of `live.json` and `live.jsonl`, and which of its
+findings are new; and metrics as a summary, live or final, has them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
 from msgspec import Struct, structs
 
+from traceml.model.finding import Severity
 from traceml.store.json_lines import UNDECODABLE, holds_huge_number
 from traceml.store.records import LoggedMetric
 from traceml.summaries.record import Issue, MetricSummary, Summary
@@ -45,13 +46,67 @@ class LiveChange(Struct, frozen=True):
     action: str
 
 
+class ToldFindings:
+    """The kinds of findings that somebody was told of, one time each while they hold.
+
+    A finding is new where its kind was not told, where it has become more severe since, and where
+    it was gone and has come back, `again_after_s` after it was told at the earliest.
+    """
+
+    def __init__(self, again_after_s: float = 0.0) -> None:
+        self._again_after_s = again_after_s
+        self._told: dict[str, tuple[float, int]] = {}
+        """When, and how severe it was then, by kind."""
+        self._gone: set[str] = set()
+        """Kinds that were told and have not been found since."""
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Those that were told."""
+        return tuple(self._told)
+
+    def find_new(self, findings: Iterable[LiveIssue], now_s: float) -> Sequence[LiveIssue]:
+        """Returns those of the current findings that are new, the most severe of each kind."""
+        by_severity = sorted(findings, key=lambda issue: _weight(issue.severity))
+        found = {issue.kind: issue for issue in by_severity if issue.kind}
+        self._gone |= self._told.keys() - found.keys()
+        return [issue for kind, issue in found.items() if self._is_new(kind, issue, now_s)]
+
+    def add(self, kind: str, now_s: float, severity: str | None = None) -> None:
+        """Notes that a kind was told; as critical where its severity is not known."""
+        self._told[kind] = now_s, _weight(severity or Severity.CRITICAL.value)
+        self._gone.discard(kind)
+
+    def _is_new(self, kind: str, issue: LiveIssue, now_s: float) -> bool:
+        if kind not in self._told:
+            return True
+        told_s, weight = self._told[kind]
+        if _weight(issue.severity) > weight:
+            return True
+        return kind in self._gone and now_s - told_s >= self._again_after_s
+
+
+def _weight(severity: str | None) -> int:
+    known = {each.value: each.weight for each in Severity}
+    return known.get(severity or "", 0)
+
+
 _DECODER = msgspec.json.Decoder(LiveState)
+_CHANGE_DECODER = msgspec.json.Decoder(LiveChange)
 
 
 def read_live(content: bytes) -> LiveState | None:
     """Returns the content of a `live.json`; `None` where it is damaged or of another version."""
     try:
         return None if holds_huge_number(content) else _DECODER.decode(content)
+    except UNDECODABLE:
+        return None
+
+
+def read_change(line: bytes) -> LiveChange | None:
+    """Returns a line of a `live.jsonl`; `None` where it is damaged or of another version."""
+    try:
+        return None if holds_huge_number(line) else _CHANGE_DECODER.decode(line)
     except UNDECODABLE:
         return None
 

@@ -80,9 +80,13 @@ def _summary(
 
 
 def _so_far(window: Facts) -> Facts:
-    """Returns the window's facts with the number of steps taken since the run began."""
+    """Returns the window's facts with the number of steps taken since the run began.
+
+    What the wall time went to is known of a whole run alone.
+    """
     taken = max(window.window.steps_taken, window.window.last_step or 0)
-    return replace(window, window=replace(window.window, steps_taken=taken))
+    steps = replace(window.window, steps_taken=taken)
+    return replace(window, window=steps, attempts=(), goodput=None)
 
 
 def _issue(live: LiveFinding) -> Issue:

@@ -33,7 +33,7 @@ from traceml.summaries.record import (
 FILE_NAME = "final_summary.json"
 _MAX_NAMES = 5
 """Of runs that an error names."""
-SECTIONS = ("step_time", "step_memory", "process", "system")
+_SECTIONS_OF_EVERY_VERSION = ("step_time", "step_memory", "process", "system")
 
 _RECORD_FILES = ("*.ring", "*.steps", "run.json")
 _AMOUNTS = ("_ms", "_bytes")
@@ -269,7 +269,7 @@ def _refuse_negative(summary: Summary, path: Path) -> None:
     for name, value in (("duration_s", summary.duration_s), *_of_steps(summary.steps)):
         if value is not None and value < 0:
             raise _negative(path, name, value)
-    for section_name, section in zip(SECTIONS, _sections(summary), strict=True):
+    for section_name, section in zip(_SECTIONS_OF_EVERY_VERSION, _sections(summary), strict=True):
         for statistic, values in _statistics(section) if section else ():
             for metric, value in values.items():
                 if value is not None and value < 0 and _is_amount(metric):
@@ -344,8 +344,9 @@ def runs_there(logs_folder: Path, wanted: str, has_file: str = FILE_NAME) -> str
 
 def _no_section(content: bytes, path: Path) -> UnreadableSummary:
     found = _shown(", ".join(_document(content, path))) or "none"
+    expected = ", ".join(_SECTIONS_OF_EVERY_VERSION)
     return UnreadableSummary(
-        f"{path} is not a run summary: it has none of the sections {', '.join(SECTIONS)} "
+        f"{path} is not a run summary: it has none of the sections {expected} "
         f"(found keys: {found}); {_ADVICE}"
     )
 

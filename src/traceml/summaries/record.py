@@ -6,12 +6,15 @@ wrote may lack any part of it; `None` is "not measured" and is written as `null`
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from msgspec import Struct, field
 
 from traceml.model.lineage import Lineage
+from traceml.summaries.host_time_record import HostTimeSummary
 from traceml.summaries.layer_record import LayersSummary
+from traceml.summaries.step_traces import KinetoSummary
 
 Setting = str | int | float | bool | tuple[str, ...] | None
 """The value of one setting; `None` is not known."""
@@ -63,6 +66,8 @@ class Issue(Struct, frozen=True):
     share_pct: float | None = None
     skew_pct: float | None = None
     ranks: tuple[int, ...] = ()
+    nodes: tuple[str, ...] = ()
+    """The machines that it is about, in a run over several; the worst first."""
     evidence: dict[str, Any] = {}
     facts: tuple[FactSummary, ...] = ()
     """The evidence that people see, in order; empty in files of older versions."""
@@ -122,6 +127,10 @@ class Identity(Struct, frozen=True, gc=False):
     hostname: str | None = None
     local_world_size: int | None = None
     world_size: int | None = None
+    mesh: dict[str, int] | None = None
+    """The rank's coordinate in each dimension of the device mesh; `None` without a mesh."""
+    pipeline_stages: tuple[int, ...] | None = None
+    """The stages that it holds, from 0; `None` without a pipeline."""
 
 
 class RankRow(Struct, frozen=True, gc=False):
@@ -173,6 +182,8 @@ class GpuRow(Struct, frozen=True, gc=False):
     uuid: str | None = None
     name: str | None = None
     metrics: dict[str, float | None] = {}
+    node: str | None = None
+    """The machine that it is in, by name, in a run over several."""
 
 
 class SystemSummary(SectionSummary, frozen=True):
@@ -210,6 +221,16 @@ class StepSeries(Struct, frozen=True):
     """The mean step time afterwards divided by the mean before."""
 
 
+class KindScore(Struct, frozen=True, kw_only=True):
+    """How good the earlier predictions of one kind were."""
+
+    kind: str
+    predictions: int
+    median_saved_share: float
+    min_saved_share: float
+    max_saved_share: float
+
+
 class WhatIfSummary(Struct, frozen=True):
     """How long a step would take without the cause of one finding."""
 
@@ -226,6 +247,9 @@ class WhatIfSummary(Struct, frozen=True):
     speedup: float | None = None
     saved_ms: float | None = None
     summary: str | None = None
+    score: KindScore | None = None
+    """How predictions of this kind by earlier runs of the same work came out; `None` where none
+    could be scored."""
 
 
 class FailureSummary(Struct, frozen=True):
@@ -245,6 +269,53 @@ class FailureSummary(Struct, frozen=True):
     action: str | None = None
     evidence: dict[str, Any] = {}
     facts: tuple[FactSummary, ...] = ()
+
+
+class GoodputSummary(Struct, frozen=True):
+    """What the run's wall time went to."""
+
+    wall_s: float | None = None
+    """What the parts sum to: the run's wall time."""
+    share: float | None = None
+    """Of the wall time in productive steps, 0–1; with GPUs, of the GPU-hours."""
+    parts_s: dict[str, float] = {}
+    """Every part of `model/run_time.py` by its name, in seconds, as the mean over ranks."""
+    gpu_hours: float | None = None
+    productive_gpu_hours: float | None = None
+    restarts: int = 0
+    """How often the ranks were started again after a failure."""
+    redone_steps: int | None = None
+    """Steps that had to be done again; `None` where what a restart went on from is not known."""
+
+
+class AttemptSummary(Struct, frozen=True):
+    """One start of the ranks of a run that had several."""
+
+    number: int
+    began_s: float | None = None
+    """Since the start of the run."""
+    until_s: float | None = None
+    """When the next attempt began, or the run ended."""
+    first_step_s: float | None = None
+    """When its first step began and …"""
+    last_step_s: float | None = None
+    """… its last one ended, since the start of the run; `None` where it took none."""
+    world_size: int | None = None
+    steps: int = 0
+    resumed_step: int | None = None
+    """The step from which it went on, by the state that it loaded; 0: it began anew."""
+    redone_steps: int | None = None
+    """Of its steps, those that a later attempt did again."""
+    lost_s: float | None = None
+    """From its last step to the first step of the next attempt; `None` where no restart
+    followed."""
+    is_restart: bool = False
+    """Whether the attempt before it had failed."""
+    kind: str | None = None
+    """What ended it: `EXCEPTION`, `KILLED` …; `None` where it ended well or is not known."""
+    rank: int | None = None
+    reason: str | None = None
+    """The same in words; `None` where it ended well."""
 
 
 class RegionSummary(Struct, frozen=True):
@@ -366,6 +437,33 @@ class TracerSummary(Struct, frozen=True):
     notes: tuple[str, ...] = ()
 
 
+class NodeSummary(Struct, frozen=True):
+    """One machine of a run over several."""
+
+    name: str
+    """The name of its folder under `nodes`."""
+    hostname: str | None = None
+    ranks: tuple[int, ...] = ()
+    """The global ranks that trained there."""
+    way: str | None = None
+    """How its records came: `head`, `shared`, `http`, `copied`."""
+    is_complete: bool | None = None
+    """Whether all its records are here."""
+    clock_offset_s: float | None = None
+    """Its clock minus the head's; `None` where it was not measured."""
+    clock_uncertainty_s: float | None = None
+    version: str | None = None
+    """The version of TraceML that it ran."""
+    missing: tuple[str, ...] = ()
+    """What of it is not here, a few words each; `tracer.notes` says what to do."""
+    node_rank: int | None = None
+    """Its number in the job, by which `system.groups.rows` has its sensors."""
+    slowest_rank: int | None = None
+    """Its rank with the longest own time."""
+    metrics: dict[str, float | None] = {}
+    """Times as means over its ranks, and what tables show of its sensors."""
+
+
 class Summary(Struct, frozen=True):
     """A whole `final_summary.json`."""
 
@@ -382,14 +480,22 @@ class Summary(Struct, frozen=True):
     system: SystemSummary | None = None
     stability: SectionSummary | None = None
     failure: FailureSummary | None = None
+    goodput: GoodputSummary | None = None
+    """`None` where no step was taken, and in files of earlier versions."""
+    attempts: tuple[AttemptSummary, ...] = ()
+    """Where the ranks were started more than once; of very many the first and the last ones."""
     steps: StepSeries | None = None
     what_if: tuple[WhatIfSummary, ...] = ()
     """In the order of the findings that they belong to."""
     regions: tuple[RegionSummary, ...] = ()
     user_time: UserTimeSummary | None = None
     """`None` where no stack was sampled: nothing was wrong, or it was not possible."""
+    host_time: HostTimeSummary | None = None
+    """The sampled stacks by phase; `None` where none was kept."""
     layers: LayersSummary | None = None
     """`None` where the run had no deep profile."""
+    kineto: KinetoSummary | None = None
+    """The steps that were recorded with torch's profiler; `None` where none was asked for."""
     params: dict[str, Any] = {}
     param_sources: dict[str, str] = {}
     """What those parameters were taken from that the script did not log by a call, by name."""
@@ -400,8 +506,22 @@ class Summary(Struct, frozen=True):
     differ; `None` where nothing was recorded."""
     lineage: Lineage | None = None
     """The run's code, command, machine and data; `None` where it was not recorded."""
+    nodes: tuple[NodeSummary, ...] = ()
+    """The machines of a run over several, the head first; empty for one machine."""
     tracer: TracerSummary | None = None
     text: str | None = None
+
+
+SECTIONS = ("step_time", "step_memory", "process", "system", "stability")
+"""The names of a summary's sections, in its order."""
+
+
+def sections_of(summary: Summary) -> Iterator[tuple[str, SectionSummary]]:
+    """Yields the sections that a summary has, with their names."""
+    for name in SECTIONS:
+        section = getattr(summary, name)
+        if section is not None:
+            yield name, section
 
 
 class RunLabels(Struct, frozen=True):
@@ -410,3 +530,9 @@ class RunLabels(Struct, frozen=True):
     params: Any = None
     meta: Any = None
     lineage: Any = None
+
+
+def has_failed(summary: Summary | None, exit_status: int | None) -> bool:
+    """Returns whether a training failed: something was seen that ended it, or its exit status says
+    so. Both are needed: `traceml.init()` sees no exit status, and a kill may leave no summary."""
+    return bool(exit_status) or (summary is not None and summary.failure is not None)

@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter, methodcaller
+from types import SimpleNamespace
 from typing import Any
 
 from traceml.facts.facts import Facts, RankFacts, share
+from traceml.facts.goodput import Goodput
 from traceml.facts.memory import NO_MEMORY, RankMemory
+from traceml.facts.nodes import NodeFacts
 from traceml.facts.sensors import GpuFacts, ProcessFacts
 from traceml.model.evidence import Value
 from traceml.model.finding import Finding, Section
 from traceml.model.metric import GPU_COUNTERS, GPU_LEVELS, Metric, in_summary
+from traceml.model.parallel_place import NO_PLACE, ParallelPlace
 from traceml.model.phase import PHASES
 from traceml.model.rank import Rank
 from traceml.summaries.record import (
@@ -20,6 +24,7 @@ from traceml.summaries.record import (
     GpuRow,
     Identity,
     Issue,
+    NodeSummary,
     SectionMetadata,
     SectionSummary,
     SystemSummary,
@@ -97,7 +102,7 @@ def step_time(facts: Facts, issues: Sequence[Issue], nodes: int) -> SectionSumma
     """Returns the section on where the time of a step went."""
     used, readers = facts.ranks_used, _READERS[Section.STEP_TIME]
     rows = [
-        TableRow(rank.rank.rank, _identity(rank.rank), _metrics(rank.times, readers))
+        TableRow(rank.rank.rank, _identity(rank.rank, rank.place), _metrics(rank.times, readers))
         for rank in used
     ]
     window = _step_window(facts, facts.clock)
@@ -124,7 +129,7 @@ def step_memory(facts: Facts, issues: Sequence[Issue], nodes: int) -> SectionSum
     """Returns the section on the ranks' peak memory."""
     readers = _READERS[Section.STEP_MEMORY]
     rows = [
-        TableRow(rank.rank.rank, _identity(rank.rank), _metrics(rank.memory, readers))
+        TableRow(rank.rank.rank, _identity(rank.rank, rank.place), _metrics(rank.memory, readers))
         for rank in facts.ranks
         if rank.memory != NO_MEMORY
     ]
@@ -146,11 +151,8 @@ def step_memory(facts: Facts, issues: Sequence[Issue], nodes: int) -> SectionSum
 
 
 def system(facts: Facts, issues: Sequence[Issue], nodes: int, gpus_observed: int) -> SystemSummary:
-    """Returns the section on the machine and each of its GPUs."""
-    metrics = _metrics(facts.host, _READERS[Section.SYSTEM])
-    first = facts.ranks[0].rank if facts.ranks else None
-    identity = Identity(node_rank=0) if first is None else _identity(first)
-    rows = [TableRow(identity.node_rank or 0, identity, metrics)] if facts.host.samples else []
+    """Returns the section on each machine and its GPUs."""
+    rows = _node_rows(facts) if facts.nodes else _machine_row(facts)
     section = _section(
         issues,
         metadata=SectionMetadata(
@@ -160,7 +162,7 @@ def system(facts: Facts, issues: Sequence[Issue], nodes: int, gpus_observed: int
             nodes_expected=nodes,
             nodes_observed=len(rows),
             gpus_observed=gpus_observed,
-            section_metric_names=tuple(metrics),
+            section_metric_names=_names(Section.SYSTEM),
         ),
         rows=rows,
         window=_sample_window(facts.host.samples),
@@ -175,12 +177,92 @@ def system(facts: Facts, issues: Sequence[Issue], nodes: int, gpus_observed: int
     )
     return SystemSummary(
         **{name: getattr(section, name) for name in section.__struct_fields__},
-        gpus=tuple(map(_gpu_row, facts.host.by_gpu)),
+        gpus=tuple(_gpu_row(gpu, node.name) for node in facts.nodes for gpu in node.host.by_gpu)
+        if facts.nodes
+        else tuple(map(_gpu_row, facts.host.by_gpu)),
     )
 
 
-def _gpu_row(gpu: GpuFacts) -> GpuRow:
+def _machine_row(facts: Facts) -> list[TableRow]:
+    """The row of the one machine; none where it was not sampled."""
+    if not facts.host.samples:
+        return []
+    first = facts.ranks[0].rank if facts.ranks else None
+    identity = Identity(node_rank=0) if first is None else _identity(first)
+    metrics = _metrics(facts.host, _READERS[Section.SYSTEM])
+    return [TableRow(identity.node_rank or 0, identity, metrics)]
+
+
+def _node_rows(facts: Facts) -> list[TableRow]:
+    """A row for each machine of several that was sampled, by its number in the job."""
+    rows, taken = [], set()
+    for place, node in enumerate(facts.nodes):
+        number = place if node.node_rank is None else node.node_rank
+        while number in taken:  # nodes without ranks, and those of a job that was started anew
+            number += len(facts.nodes)
+        taken.add(number)
+        if node.host.samples:
+            name, size = node.hostname or node.name, len(node.ranks)
+            identity = Identity(node_rank=number, hostname=name, local_world_size=size)
+            metrics = _metrics(node.host, _READERS[Section.SYSTEM])
+            rows.append(TableRow(number, identity, metrics))
+    return rows
+
+
+_NODE_TIMES: tuple[tuple[str, _Read, float], ...] = (
+    ("step_time_ms", attrgetter("step_s"), 1e3),
+    ("own_time_ms", attrgetter("own_s"), 1e3),
+    ("slowest_own_time_ms", attrgetter("slowest_own_s"), 1e3),
+    ("communication_ms", attrgetter("communication_s"), 1e3),
+    ("round_trip_ms", attrgetter("round_trip_s"), 1e3),
+    ("arrival_late_ms", lambda node: node.arrival and node.arrival.late_s, 1e3),
+    ("arrival_uncertainty_ms", lambda node: node.arrival and node.arrival.uncertainty_s, 1e3),
+)
+_NODE_SENSORS = tuple(
+    reader
+    for reader in _READERS[Section.SYSTEM]
+    if reader[0]
+    in (
+        "cpu_percent",
+        "ram_bytes",
+        "ram_percent",
+        "gpu_util_percent",
+        "gpu_mem_bytes",
+        "gpu_mem_percent",
+        "gpu_clock_percent",
+    )
+)
+"""Of a node's sensors, those that tables show; `system.groups.rows` has all of them."""
+
+
+def _node_metrics(node: NodeFacts) -> dict[str, float | None]:
+    return {**_metrics(node, _NODE_TIMES), **_metrics(node.host, _NODE_SENSORS)}
+
+
+def node_rows(facts: Facts) -> tuple[NodeSummary, ...]:
+    """Returns the machines of a run over several, the head first."""
+    return tuple(
+        NodeSummary(
+            name=node.name,
+            hostname=node.hostname or None,
+            ranks=node.ranks,
+            way=node.way.value,
+            is_complete=node.is_complete,
+            clock_offset_s=node.clock_offset_s,
+            clock_uncertainty_s=node.clock_uncertainty_s,
+            version=node.version or None,
+            missing=node.missing,
+            node_rank=node.node_rank,
+            slowest_rank=node.slowest_rank,
+            metrics={name: number(value) for name, value in _node_metrics(node).items()},
+        )
+        for node in facts.nodes
+    )
+
+
+def _gpu_row(gpu: GpuFacts, node: str | None = None) -> GpuRow:
     return GpuRow(
+        node=node,
         index=gpu.index,
         uuid=gpu.uuid,
         name=gpu.name,
@@ -194,7 +276,7 @@ def process(facts: Facts, issues: Sequence[Issue], nodes: int) -> SectionSummary
     rows = [
         TableRow(
             found.rank,
-            _identity(rank.rank) if rank is not None else Identity(global_rank=found.rank),
+            Identity(global_rank=found.rank) if rank is None else _identity(rank.rank, rank.place),
             _metrics(_rank_process(found, rank, facts.host.cores), _READERS[Section.PROCESS]),
         )
         for found in facts.processes
@@ -220,6 +302,7 @@ def process(facts: Facts, issues: Sequence[Issue], nodes: int) -> SectionSummary
 def stability(facts: Facts, issues: Sequence[Issue], nodes: int) -> SectionSummary:
     """Returns the section on how the run ended and how its loss developed."""
     loss = facts.stability.loss
+    average = None if facts.goodput is None else _goodput_metrics(facts.goodput)
     return _section(
         issues,
         metadata=SectionMetadata(
@@ -228,11 +311,19 @@ def stability(facts: Facts, issues: Sequence[Issue], nodes: int) -> SectionSumma
             global_ranks_seen=len(facts.ranks),
             training_total_steps=facts.window.steps_taken,
             training_latest_step=facts.window.steps_taken,
+            section_metric_names=_names(Section.STABILITY),
         ),
         rows=(),
         window=_step_window(facts, None),
-        units={},
+        average=average,
+        units={"share": "%"},
     )
+
+
+def _goodput_metrics(goodput: Goodput) -> dict[str, float | None]:
+    shares = {part.value: goodput.share_of(part) for part in goodput.parts_s}
+    numbers = SimpleNamespace(share=goodput.share, **shares)
+    return _metrics(numbers, _READERS[Section.STABILITY])
 
 
 def issue(finding: Finding, since_step: int | None = None) -> Issue:
@@ -251,6 +342,7 @@ def issue(finding: Finding, since_step: int | None = None) -> Issue:
         share_pct=number(finding.share),
         skew_pct=number(finding.skew),
         ranks=finding.ranks,
+        nodes=finding.nodes,
         evidence=evidence(finding),
         facts=facts_of(finding),
         since_step=onset if since_step is None and isinstance(onset, int) else since_step,
@@ -311,7 +403,7 @@ def _sample_window(samples: int) -> Window:
     return Window(kind="sample_window", alignment="none", samples=samples)
 
 
-def _identity(rank: Rank) -> Identity:
+def _identity(rank: Rank, place: ParallelPlace = NO_PLACE) -> Identity:
     return Identity(
         global_rank=rank.rank,
         local_rank=rank.local_rank,
@@ -319,6 +411,8 @@ def _identity(rank: Rank) -> Identity:
         hostname=rank.hostname,
         local_world_size=rank.local_world_size,
         world_size=rank.world_size,
+        mesh={each.name: each.coordinate for each in place.dimensions} or None,
+        pipeline_stages=place.stages or None,
     )
 
 

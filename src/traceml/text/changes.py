@@ -65,7 +65,7 @@ def rows(comparison: Comparison) -> Iterator[ChangeLine]:
         change = section.metrics.get(metric.key, Delta()) if section else Delta()
         if metric.row and metric.section is not Section.STEP_TIME and _moved(change, metric.unit):
             shown.append(metric.key)
-            yield _row(metric.row, change, metric.unit)
+            yield _row("  " * metric.depth + metric.row, change, metric.unit)
     yield from _judged(comparison, shown)
     for name in logged_shown(comparison):
         yield logged_row(name, comparison)

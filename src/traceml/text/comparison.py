@@ -18,6 +18,7 @@ from traceml.model.printable import (
 from traceml.text import comparison_notes as notes
 from traceml.text.artifacts import artifact_lines
 from traceml.text.changes import ChangeLine, rows
+from traceml.text.host_time import host_time_sentences
 from traceml.text.layer_changes import layer_sentences
 from traceml.text.samples import samples_text
 
@@ -44,7 +45,7 @@ def comparison_text(comparison: Comparison, colour: bool = False, shows_all: boo
     """Returns the whole report, at most `WIDTH` columns wide; `colour` is for terminals only, and
     `shows_all` lists everything that differs in logged files."""
     verdict = comparison.verdict
-    gate = notes.gate(comparison)
+    gate, bench = notes.gate(comparison), notes.bench(comparison)
     listed = list(rows(comparison))
     blocks = [
         [
@@ -58,11 +59,13 @@ def comparison_text(comparison: Comparison, colour: bool = False, shows_all: boo
             f"Diagnosis: {notes.diagnosis(comparison.overview.primary_diagnosis)}",
             *_wrapped("Noise: ", notes.noise(comparison)),
             *([f"Gate: {gate}"] if gate else []),
+            *(_wrapped("Benchmark: ", bench) if bench else []),
         ],
         _table(listed),
         [line for said in notes.observations(comparison) for line in _wrapped("", said)],
         *(samples_text(name, found) for name, found in comparison.samples.items()),
         _layers(comparison),
+        _host_time(comparison),
         _different(list(notes.different(comparison))),
         _code(comparison),
         _artifacts(comparison, shows_all),
@@ -80,6 +83,12 @@ def _layers(comparison: Comparison) -> list[str]:
         return []
     headline, said = layer_sentences(comparison.layers)
     return [*_wrapped("", headline), *(line for each in said for line in _wrapped(_INDENT, each))]
+
+
+def _host_time(comparison: Comparison) -> list[str]:
+    headline, said = host_time_sentences(comparison.host_time)
+    lines = [line for each in said for line in _wrapped(_INDENT, each)]
+    return [headline, *lines] if lines else []
 
 
 def _different(said: Sequence[str]) -> list[str]:

@@ -8,12 +8,12 @@ from itertools import takewhile
 
 from traceml.compare.lineage import RECORDED, Group, LineageComparison
 from traceml.compare.logged_words import directions_guessed, segments_sentence
-from traceml.compare.record import Comparison, DiagnosisChange
+from traceml.compare.record import BenchStop, Comparison, DiagnosisChange
 from traceml.compare.terms import Terms
 from traceml.compare.verdict import fails_on
 from traceml.compare.verdict_words import moved_words, noise_words, rank_words, reach_words
 from traceml.model.printable import one_line
-from traceml.model.quantities import NOT_MEASURED, count
+from traceml.model.quantities import NOT_MEASURED, count, duration
 from traceml.text.changes import (
     MAX_SEGMENTED,
     SIGNIFICANT,
@@ -101,6 +101,37 @@ def gate(comparison: Comparison) -> str | None:
         return f"FAILED ({missing} not measured on both sides; fails on {words}{allowed})"
     state = "FAILED" if comparison.gate.failed else "passed"
     return f"{state} ({verdict.metric}; fails on {words}{allowed})"
+
+
+_STOPPED = {
+    BenchStop.CLEAR.value: "stopped there because the answer is clear",
+    BenchStop.MAX_RUNS.value: "the most that it was allowed",
+    BenchStop.MAX_MINUTES.value: "all that the time allowed",
+    BenchStop.INTERRUPTED.value: "all there was when it was interrupted",
+}
+
+
+def bench(comparison: Comparison) -> str | None:
+    """Returns how the runs were made and how certain a verdict of several looks is; `None` where
+    no benchmark made them."""
+    found = comparison.bench
+    if found is None:
+        return None
+    runs = f"{len(comparison.a_runs)} + {len(comparison.b_runs)} runs in turn"
+    said = f"{runs}, in {duration(found.duration_s)}: {_STOPPED.get(found.stopped, found.stopped)}"
+    level = comparison.verdict.confidence
+    is_one_run_each = len(comparison.a_runs) + len(comparison.b_runs) == 2
+    if len(found.looks) == 1 or level is None or is_one_run_each:
+        return f"{said}."
+    return (
+        f"{said}. {len(found.looks)} looks were planned (after {_listed(found.looks)} runs per "
+        f"side) and each is judged by its {100 * level:.3g}% interval, so that all of them "
+        "together find a change in equal runs in at most 5 of 100 cases."
+    )
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    return f"{', '.join(map(str, numbers[:-1]))} and {numbers[-1]}"
 
 
 def gate_line(statuses: Mapping[str, str], terms: Terms) -> list[str]:

@@ -10,6 +10,7 @@ from traceml.compare.logged_words import number
 from traceml.compare.many_record import (
     Cost,
     Effect,
+    LayerOfRuns,
     ManyComparison,
     MetricRow,
     Pareto,
@@ -36,12 +37,14 @@ from traceml.model.quantities import (
     param_words,
     rate,
 )
+from traceml.text.layer_changes import layer_notes, row_change, row_names, row_value
 from traceml.text.what_mattered import what_mattered_lines
 
 WIDTH = 100
 MAX_PARAMS = 12
 MAX_PARAMS_OF_BEST = 4
 MAX_METRICS = 8
+MAX_LAYERS = 8
 MAX_EFFECTS = 12
 MAX_WARNINGS = 4
 MAX_METRICS_PER_EFFECT = 2
@@ -59,6 +62,7 @@ def many_text(found: ManyComparison) -> str:
         _overview(found),
         _parameters(found),
         _metrics(found),
+        _layers(found),
         _to_reach(found),
         _pareto(found),
         _effects(found),
@@ -171,6 +175,39 @@ def _metrics(found: ManyComparison) -> list[str]:
         *([_INDENT + _MEANING] if is_marked else []),
         *rest,
     ]
+
+
+def _layers(found: ManyComparison) -> list[str]:
+    layers = found.layers
+    if layers is None:
+        return []
+    title = f"Layers that moved, own time per step, and the change from {found.baseline}:"
+    if not layers.rows:
+        title = "Layers: none is shown to take more or less than in A."
+        return [title, *(_INDENT + note for note in layer_notes(layers))]
+    shown = layers.rows[:MAX_LAYERS]
+    columns = ("", "all layers", *row_names(shown))
+    cells = []
+    for entry in found.entries:
+        whole = layers.time_ms.get(entry.label, Delta())
+        cells.append((milliseconds(whole.rhs), *(_layer(row, entry.label) for row in shown)))
+    more = layers.rows_in_all - len(shown)
+    rest = [f"{_INDENT}… and {count(more, 'more change')}, in the JSON file"] if more > 0 else []
+    is_marked = any(cell.endswith(SIGNIFICANT) for row in cells for cell in row)
+    return [
+        title,
+        *_tables(found, columns, cells),
+        *([_INDENT + _MEANING] if is_marked else []),
+        *rest,
+        *(_INDENT + note for note in layer_notes(layers)),
+    ]
+
+
+def _layer(row: LayerOfRuns, label: str) -> str:
+    change = row.changes.get(label, Delta())
+    share = row_change(change)
+    said = row_value(row, change.rhs) + (f" ({share})" if share else "")
+    return f"{said} {SIGNIFICANT}" if change.significant else said
 
 
 def metrics_shown(found: ManyComparison) -> list[str]:

@@ -9,11 +9,14 @@ from enum import IntEnum
 from traceml.compare.record import Comparison, Status
 from traceml.model.printable import one_line
 from traceml.model.quantities import count
+from traceml.summaries.record import Summary
 from traceml.text import comparison_notes as notes
 from traceml.text.artifacts import artifact_lines
 from traceml.text.changes import ChangeLine, rows
+from traceml.text.host_time import host_time_sentences
 from traceml.text.layer_changes import layer_sentences
 from traceml.text.samples import score_words
+from traceml.text.summary import summary_text
 
 MAX_BYTES = 60_000
 """GitHub accepts 65,536 characters in a comment, and a workflow adds some of its own."""
@@ -57,6 +60,7 @@ def comparison_markdown(comparison: Comparison, extent: Extent = Extent.ALL) -> 
         lines += _folded("Example by example", list(_samples(comparison)))
         if comparison.layers is not None:
             lines += _folded(*layer_sentences(comparison.layers))
+        lines += _folded(*host_time_sentences(comparison.host_time))
         lines += _folded("What is different about the runs", list(notes.different(comparison)))
         lines += _folded("What changed in the code", (comparison.code_stat or "").splitlines())
         files = artifact_lines(comparison.artifacts)
@@ -91,6 +95,16 @@ def all_markdown(comparisons: Sequence[Comparison], overview: str = "") -> str:
     return "\n".join([*shown, *([f"{_SHORTENED}\n"] if is_short else [])])
 
 
+def summary_markdown(summary: Summary) -> str:
+    """Returns a run's summary as a comment: the verdict first, the whole of it collapsed."""
+    primary = summary.primary_diagnosis
+    name = escaped(summary.meta.run_name or "run")
+    said = [f"**TraceML: {escaped(primary.status or 'no verdict')}** ({name})", ""]
+    said += [f"{escaped(text)}\n" for text in (primary.summary, primary.action) if text]
+    whole = ["<details><summary>Summary</summary>", "", _as_it_is(summary_text(summary))]
+    return "\n".join([*said, *whole, "</details>"]) + "\n"
+
+
 def _as_it_is(text: str) -> str:
     """Returns text as a block of code, which cannot format anything; a very long one is cut."""
     lines = [f"    {line}" for line in text.splitlines()[:MAX_LINES]]
@@ -103,7 +117,7 @@ def _size(parts: Sequence[str]) -> int:
 
 def _head(comparison: Comparison, extent: Extent) -> Iterator[str]:
     """Yields the verdict, and what supports it."""
-    verdict, gate = comparison.verdict, notes.gate(comparison)
+    verdict, gate, bench = comparison.verdict, notes.gate(comparison), notes.bench(comparison)
     yield f"### {_SIGNS[Status(verdict.status)]} TraceML: {verdict.status}"
     if extent == Extent.VERDICT:
         return
@@ -111,6 +125,8 @@ def _head(comparison: Comparison, extent: Extent) -> Iterator[str]:
     yield f"**Diagnosis:** {escaped(notes.diagnosis(comparison.overview.primary_diagnosis))}  "
     if gate:
         yield f"**Gate:** {escaped(gate)}  "
+    if bench:
+        yield f"**Benchmark:** {escaped(bench, 1000)}  "
     yield f"**Next:** {escaped(verdict.next, 1000)}"
 
 

@@ -20,18 +20,27 @@ from traceml.model.quantities import (
     percent,
     rate,
 )
+from traceml.summaries.own_time import own_ms
 from traceml.summaries.record import (
     ArtifactSummary,
     Issue,
+    KindScore,
     MetricSummary,
     PrimaryDiagnosis,
+    RankRow,
     SectionSummary,
     Summary,
+    WhatIfSummary,
 )
 from traceml.summaries.step_parts import step_parts
+from traceml.summaries.tables import by_coordinate, mean_metrics, place_words
+from traceml.text.goodput import attempt_lines, goodput_words
+from traceml.text.host_time import host_time_lines
 from traceml.text.layers import layer_lines
+from traceml.text.nodes import node_lines, rank_distribution
 from traceml.text.phases import gpu_idle_words, phase_tree
 from traceml.text.settings import settings_line
+from traceml.text.step_traces import OPEN_WORDS, choice_words, file_words
 
 WIDTH = 80
 LABEL = 9
@@ -44,6 +53,8 @@ UNEVEN = 1.05  # times the median: below this it does not matter which rank it w
 _SEVERITY = {"crit": " (critical)", "warn": " (warning)"}
 _CALM = ("STABLE", "NO_DATA")
 _RANK_CELL, _RANKS_WIDTH = 11, 72
+_MIN_CELL = 7  # of the numbers; beside narrower ones the ranks' places are left out
+_MAX_PLACE = 28
 
 
 def summary_text(summary: Summary) -> str:
@@ -53,8 +64,12 @@ def summary_text(summary: Summary) -> str:
         _verdict(summary),
         _traceback(summary),
         _step_time(summary),
+        node_lines(summary),
         _ranks(summary.step_time),
+        host_time_lines(summary.host_time),
         layer_lines(summary.layers),
+        _step_traces(summary),
+        _goodput(summary),
         _machine(summary),
         _settings(summary),
         _regions(summary),
@@ -107,10 +122,29 @@ def _verdict(summary: Summary) -> list[str]:
         lines += _labelled("Next", primary.action)
     predicted = next((each for each in summary.what_if if each.kind == primary.kind), None)
     if predicted is not None and predicted.summary:
-        lines += _labelled("If fixed", predicted.summary)
+        lines += _labelled("If fixed", predicted_words(predicted))
     if summary.exit_status:
         lines += _labelled("Ended", f"with exit status {summary.exit_status}")
     return lines
+
+
+def predicted_words(found: WhatIfSummary) -> str:
+    """Returns a prediction, and how earlier ones of its kind came out where that is known."""
+    past = "" if found.score is None else f"; {past_words(found.score)}"
+    return f"{found.summary or ''}{past}"
+
+
+def past_words(score: KindScore | None) -> str:
+    """Returns how earlier predictions of the same kind came out."""
+    if score is None:
+        return "no earlier prediction of this kind could be scored"
+    if score.predictions == 1:
+        return f"an earlier fix saved {percent(score.median_saved_share)} of what was predicted"
+    low, high = percent(score.min_saved_share), percent(score.max_saved_share)
+    return (
+        f"{score.predictions} earlier fixes saved {percent(score.median_saved_share)} of what was "
+        f"predicted (median; {low} to {high})"
+    )
 
 
 def _compute_causes(summary: Summary) -> list[Issue]:
@@ -174,7 +208,7 @@ def _ranks(section: SectionSummary | None) -> list[str]:
         return []
     rows = sorted(
         ((name, row.metrics) for name, row in section.groups.rows.items()),
-        key=lambda row: -(row[1].get("step_time_ms") or 0.0),
+        key=lambda row: -(own_ms(row[1]) or 0.0),
     )
     parts = {name: step_parts(metrics) for name, metrics in rows}
     shown = {
@@ -182,16 +216,56 @@ def _ranks(section: SectionSummary | None) -> list[str]:
         for title, part in _rank_columns()
         if any(part in of_rank for of_rank in parts.values())
     }
-    width = min(_RANK_CELL, _RANKS_WIDTH // (len(shown) + 1))
+    names = {name: _rank_name(name, section.groups.rows[name]) for name, _ in rows[:MAX_RANKS]}
+    first = max(6, *map(len, names.values()))
+    if (_RANKS_WIDTH + 6 - first) // (len(shown) + 1) < _MIN_CELL:  # no room for their places
+        names, first = {name: one_line(name, 6) for name in names}, 6
+    width = min(_RANK_CELL, (_RANKS_WIDTH + 6 - first) // (len(shown) + 1))
     title = f"the slowest {MAX_RANKS} of {count(len(rows))}" if len(rows) > MAX_RANKS else "in ms"
     lines = [
         f"  Ranks ({title})",
-        f"  {'rank':>6}" + "".join(f"{title:>{width}}" for title in ("step", *shown)),
+        f"  {'rank':>{first}}" + "".join(f"{title:>{width}}" for title in ("step", *shown)),
     ]
-    for name, metrics in rows[:MAX_RANKS]:
-        found = (metrics.get("step_time_ms"), *map(parts[name].get, shown.values()))
+    table = [(names[name], metrics, parts[name]) for name, metrics in rows[:MAX_RANKS]]
+    if len(rows) > MAX_RANKS:
+        means = {
+            words: mean_metrics(members)
+            for words, members in by_coordinate(section.groups.rows).items()
+        }
+        table += [(one_line(words, first), each, step_parts(each)) for words, each in means.items()]
+    for words, metrics, of_rank in table:
+        found = (metrics.get("step_time_ms"), *map(of_rank.get, shown.values()))
         cells = (milliseconds(value).removesuffix(" ms") for value in found)
-        lines.append(f"  {one_line(name, 6):>6}" + "".join(f"{cell:>{width}}" for cell in cells))
+        lines.append(f"  {words:>{first}}" + "".join(f"{cell:>{width}}" for cell in cells))
+    return lines + (rank_distribution(section) if len(rows) > MAX_RANKS else [])
+
+
+def _rank_name(name: str, row: RankRow) -> str:
+    """Returns a rank's number and its place in the device mesh, where it has one."""
+    place = place_words(row.identity)
+    return one_line(name, 6) + (f" ({one_line(place, _MAX_PLACE)})" if place else "")
+
+
+def _step_traces(summary: Summary) -> list[str]:
+    """Returns which steps were recorded with torch's profiler, and where their traces are."""
+    found = summary.kineto
+    if found is None:
+        return []
+    lines = _labelled("Traces", " ".join(choice_words(found)))
+    for words in file_words(found):
+        lines += _labelled("", words)
+    if found.traces:
+        lines += _labelled("", f"In the run folder. {OPEN_WORDS}")
+    for note in found.notes:
+        lines += _labelled("", f"{note[:1].upper()}{note[1:]}.")
+    return lines
+
+
+def _goodput(summary: Summary) -> list[str]:
+    said = goodput_words(summary.goodput)
+    lines = _labelled("Goodput", said) if said else []
+    for number, words in enumerate(attempt_lines(summary.attempts)):
+        lines += _labelled("" if number else "Attempts", words)
     return lines
 
 

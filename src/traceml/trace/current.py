@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import atexit
 import os
-import re
 import sys
 from pathlib import Path
 
 from traceml.model.environment import INTERPRETER_MARK, MAX_STEPS, RING_FOLDER, RUN_FOLDER
+from traceml.model.library_versions import version_numbers
 from traceml.trace.forked import after_fork
 from traceml.trace.interpreter import introduce
 from traceml.trace.interruptions import is_interruption
+from traceml.trace.place import is_begun_elsewhere
 from traceml.trace.session import Session
 from traceml.trace.stacks import let_agent_look
 
-OLDEST_TORCH = (2, 1)
+OLDEST_TORCH = "2.1"
 
 _current: Session | None = None
 
@@ -46,6 +47,7 @@ def start(run_folder: Path, ring_folder: Path | None, max_steps: int | None) -> 
 def begin() -> None:
     """Set the hooks in a process that has torch, if it is to be traced; where it cannot be, say so
     and go on."""
+    join_from_this_machine()
     session = current()
     if session is None or not session.active or session.steps is not None:
         return
@@ -53,9 +55,8 @@ def begin() -> None:
     # Now and not later: a library that asks for the same after us (MPI, say) has the last word.
     session.guard(let_agent_look, any_thread=True)(session.run_folder)
     version = getattr(sys.modules["torch"], "__version__", "of no version")
-    numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
-    if numbers < OLDEST_TORCH:
-        session.disable(f"torch {version} is too old: tracing needs 2.1 or newer")
+    if version_numbers(version) < version_numbers(OLDEST_TORCH):
+        session.disable(f"torch {version} is too old: tracing needs {OLDEST_TORCH} or newer")
         return
     try:
         from traceml.trace import hooks
@@ -67,6 +68,15 @@ def begin() -> None:
             raise
         what = f"{type(error).__name__}: {error}"
         session.disable(f"torch {version} lacks something that tracing needs ({what})")
+
+
+def join_from_this_machine() -> None:
+    """Where the command that began the run runs on another machine, which has no agent here, have
+    one started: `traceml run -- srun …` starts ranks everywhere."""
+    if _current is None and is_begun_elsewhere():
+        from traceml.trace.init import join_run_of_other_machine
+
+        join_run_of_other_machine()
 
 
 def end() -> None:

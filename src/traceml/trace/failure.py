@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any
 
 from traceml.model.environment import (
     FAILURE_MARK,
-    MARKS,
     MEMORY_SNAPSHOT,
     OOM_SNAPSHOT,
     RUN_FOLDER,
@@ -36,11 +35,13 @@ from traceml.model.failure import (
     is_users,
     line_name,
 )
+from traceml.model.launcher_place import has_rank, place_in_environment, restart_count
 from traceml.model.secrets import masked_message
 from traceml.trace.footprint import footprint
 from traceml.trace.interruptions import PACKAGE, is_interruption, variables_of
+from traceml.trace.marks import write_mark
 from traceml.trace.module_names import own_name, unwrapped
-from traceml.trace.place import has_rank, is_helper, place_in_environment, was_started_again
+from traceml.trace.place import is_helper
 from traceml.trace.traceback_text import MAX_LETTERS, traceback_text
 
 if TYPE_CHECKING:
@@ -74,6 +75,11 @@ _ONLY_IN = {
     "/torch/serialization.py": ("save", "_save", "_legacy_save"),  # to load is not to save
 }
 """The functions of a file of torch's that belong to its phase, where not all do."""
+_PARAMETER_AT = ("p", "param")
+"""What torch's optimizers call the parameter that they are at."""
+_CALLS = ("__call__", "_wrapped_call_impl", "_call_impl", "forward", "training_step")
+"""The methods of a module that are a forward pass. Others need not be one: frameworks have modules
+that make their own optimizers and loaders, and even whole trainers that are modules."""
 _WORKER = re.compile(r"Caught (\w+) in DataLoader worker process (\d+)")
 _DEVICE_ERROR = re.compile(r"CUDA error|CUDNN_STATUS|CUBLAS_STATUS|NCCL error|HIP error")
 _LINE_IN_TEXT = re.compile(r'^ *File "(.+?)", line (\d+), in (.+)$', re.MULTILINE)
@@ -136,7 +142,7 @@ class Failures:
 
         So many events had been noted before the step was closed.
         """
-        error = _unhandled()
+        error = unhandled()
         session, last = self._session, self._last
         if error is None:
             if last is None or self._is_written:
@@ -175,7 +181,7 @@ class Failures:
         parts = [f"rank {self._session.rank()} failed"]
         if report.step is not None:
             parts.append(f" at step {report.step}")
-            if was_started_again():
+            if restart_count():
                 parts.append(" since it was started again")  # the summary counts on
         if report.phase is not None:
             parts.append(f" in {report.phase}")
@@ -200,6 +206,8 @@ class Failures:
         if report.memory is not None:
             report = replace(report, memory=self._memory(report, walk.root))
         module = None if walk.module is None else self._name(walk.module, walk.root)
+        if module is None and report.phase == "optimizer" and walk.parameter is not None:
+            module = self._owner(walk.parameter)
         return replace(report, step=step, module=module)
 
     def _note_memory(self, report: FailureReport) -> str | None:
@@ -238,6 +246,14 @@ class Failures:
             if found:
                 return found
         return type(module).__name__
+
+    def _owner(self, parameter: Any) -> str | None:
+        """The name of the layer that holds a parameter; `None` where no model of ours does."""
+        for model in self._models():
+            for name, module in unwrapped(model).named_modules():
+                if any(each is parameter for each in module._parameters.values()):
+                    return own_name(name)
+        return None
 
     def _memory(self, report: FailureReport, root: Any) -> MemoryAtFailure:
         """What the exception says, and what the models of this process hold."""
@@ -298,7 +314,10 @@ class _Walk:
         self.phase = phase
         self.root: Any = None
         self.module: Any = None
+        self.parameter: Any = None
+        """The one that an optimizer was at, where it goes through them one by one."""
         self.where: str | None = None
+        self._is_called = False
         kind = getattr(sys.modules.get("torch.nn"), "Module", None)
         while traceback is not None:
             self._see(traceback.tb_frame, traceback.tb_lineno, kind)
@@ -312,11 +331,17 @@ class _Walk:
         is_method = kind is not None and "self" in code.co_varnames
         owner = variables_of(frame).get("self") if is_method else None
         if kind is not None and issubclass(type(owner), kind):
+            self._is_called = self._is_called or code.co_name in _CALLS
+        if self._is_called and kind is not None and issubclass(type(owner), kind):
             self.module = owner
             if self.root is None:
                 self.root = owner
             if self.phase in (None, "optimizer"):  # a closure's forward inside the optimizer
                 self.phase = "forward"
+        if found == "optimizer":
+            at = [name for name in _PARAMETER_AT if name in code.co_varnames]
+            held = variables_of(frame) if at else {}
+            self.parameter = next((held[name] for name in at if name in held), self.parameter)
         if is_users(code.co_filename):
             self.where = _line(code.co_filename, line, code.co_name)
 
@@ -352,7 +377,7 @@ def _line(file: str, line: int | str, function: str) -> str:
     return line_name(file, line, function, folder)
 
 
-def _unhandled() -> BaseException | None:
+def unhandled() -> BaseException | None:
     """The exception that ends this process; Python keeps it once it has shown it."""
     if hasattr(sys, "ps1") or "ipykernel" in sys.modules:
         return None  # a person goes on after an exception
@@ -366,7 +391,7 @@ def _unhandled() -> BaseException | None:
 
 def ended_by_device_error() -> bool:
     """Whether an error of the CUDA device ends this process; then CUDA must not be called again."""
-    error = _unhandled()
+    error = unhandled()
     return error is not None and any(
         type(each).__name__ == "AcceleratorError" or _DEVICE_ERROR.search(_text(each)) is not None
         for each in _chain(error)
@@ -458,11 +483,4 @@ def leave_report(error: BaseException, script: int | None, machine: str) -> None
     process = os.getpid() if script is None else f"below-{script}"
     name = f"{FAILURE_MARK}{process}-{machine}.json"
     content = json.dumps(asdict(report)).encode(errors="replace")
-    _write_atomically(Path(folder) / MARKS / name, content)
-
-
-def _write_atomically(place: Path, content: bytes) -> None:
-    place.parent.mkdir(exist_ok=True)
-    temporary = place.with_name(f".{place.name}.{os.getpid()}")
-    temporary.write_bytes(content)
-    temporary.replace(place)
+    write_mark(Path(folder), name, content)

@@ -62,4 +62,5 @@ def footprint(models: Iterable[Any], optimizers: Iterable[Any]) -> Footprint:
 
 
 def _bytes(tensors: Iterable[Any]) -> int:
-    return sum(int(tensor.numel()) * int(tensor.element_size()) for tensor in tensors)
+    made = (each for each in tensors if not hasattr(each, "materialize"))  # a lazy layer's are not
+    return sum(int(tensor.numel()) * int(tensor.element_size()) for tensor in made)

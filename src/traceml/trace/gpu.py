@@ -22,8 +22,9 @@ from traceml.trace.recorder import Recorder
 
 MAX_PENDING = 4096
 """Marks that the GPU may not have passed yet; a queue deeper than that is not followed."""
-MAX_MARKS_PER_STEP = 512
-"""A step of hundreds of micro-batches keeps its host times alone."""
+MAX_MARKS_PER_STEP = 2048
+"""A step of hundreds of micro-batches keeps its host times alone. FSDP2 with a hundred blocks makes
+four marks in each of them, for every micro-batch."""
 MIN_RESOLVED = 128
 """How many marks are asked for when a step ends, or twice as many as the last step made: keeps
 up, never bursts."""

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch.optim import optimizer as torch_optimizer
 
-from traceml.model.environment import DEEP, PROFILE
+from traceml.model.environment import DEEP, KINETO, MAX_KINETO_STEPS, PROFILE
 from traceml.steps.events import (
     ABORT,
     BACKWARD,
@@ -42,11 +42,16 @@ from traceml.trace.compiling import is_compiling, left_alone
 from traceml.trace.ddp import DdpModels
 from traceml.trace.explicit import ExplicitSteps, watch_cells
 from traceml.trace.graphs import Graphs
+from traceml.trace.head_exchange import HeadExchange
 from traceml.trace.interruptions import drop_our_frames
 from traceml.trace.loss import show_torch_to_c, watch_scaling
 from traceml.trace.loss_and_memory_sampler import LossAndMemorySampler
+from traceml.trace.open_trackers import look_for_runs
 from traceml.trace.optimizer_search import OptimizerSearch
+from traceml.trace.parallel_place import PlaceReader
+from traceml.trace.profiler_turns import ProfilerTurns
 from traceml.trace.recorder import Recorder
+from traceml.trace.resuming import LoadedState
 from traceml.trace.script_objects import Arrivals
 from traceml.trace.script_params import ScriptParams
 from traceml.trace.session import Session
@@ -60,6 +65,7 @@ def install(session: Session) -> None:
     show_torch_to_c()
     watched = models.Models(session)
     _watch_communication(session, watched)
+    HeadExchange(session).watch()
     session.steps = ExplicitSteps(session, watched)
     known = models.KnownOptimizers(watched)
     search = OptimizerSearch(session, watched, known)
@@ -73,6 +79,7 @@ def install(session: Session) -> None:
     _watch_backward(session, search, compile_time, graphs)
     _watch_optimizers(session, known, search, graphs)
     checkpoints.watch(session, arrivals)
+    LoadedState(session)
     watch_cells(session)
     if torch.version.cuda or torch.version.hip or torch.backends.mps.is_built():
         copies.watch(session, spending)
@@ -80,8 +87,12 @@ def install(session: Session) -> None:
         synchronising.watch(session, spending)
     watch_logging(session, spending, arrivals)
     ScriptParams(session)
+    PlaceReader(session, watched)
+    look_for_runs(session)
     _watch_garbage_collection(session)
-    _prepare_deep_profile(session, watched, known, graphs, compile_time)
+    turns = functools.cache(lambda: ProfilerTurns(session))
+    _prepare_deep_profile(session, watched, known, graphs, compile_time, turns)
+    _begin_step_traces(session, graphs, turns)
 
 
 # Backward
@@ -186,7 +197,7 @@ def _backward_end(
         else:
             recorder.note(END_BACKWARD, recorder.ends, 0)
         if recorder.passes > recorder.patience and not recorder.is_in_step:
-            search.look()
+            search.search()
 
     return session.shortcut("end_backward", end)
 
@@ -320,9 +331,10 @@ def _watch_communication(session: Session, watched: models.Models) -> None:
     ddp_models.watch_all()
     watched.visitors.append(ddp_models.find)
     watched.visitors.append(lambda _: communication.watch_functional())
+    watched.visitors.append(lambda _: communication.watch_sharded())
 
 
-# The deep profile
+# The deep profile, and whole traces of steps
 
 
 def _prepare_deep_profile(
@@ -331,6 +343,7 @@ def _prepare_deep_profile(
     known: models.KnownOptimizers,
     graphs: Graphs,
     compile_time: CompileTime,
+    turns: Callable[[], ProfilerTurns],
 ) -> None:
     """The deep profile is asked for by the run, or by a script that names its model."""
 
@@ -338,7 +351,7 @@ def _prepare_deep_profile(
         from traceml.trace.deep.bursts import Bursts
 
         if not begun:
-            begun.append(Bursts(session, watched, known, lambda: graphs.was_captured))
+            begun.append(Bursts(session, watched, known, lambda: graphs.was_captured, turns()))
             begun[0].begin()
             compile_time.before_compiling = begun[0].make_room_for_compiler
 
@@ -346,6 +359,22 @@ def _prepare_deep_profile(
     session.begin_deep_profile = session.guard(begin, any_thread=True)
     if os.environ.get(PROFILE) == DEEP:
         session.begin_deep_profile()
+
+
+def _begin_step_traces(
+    session: Session, graphs: Graphs, turns: Callable[[], ProfilerTurns]
+) -> None:
+    count = kineto_steps(os.environ.get(KINETO))
+    if count:
+        from traceml.trace.step_traces import StepTraces
+
+        StepTraces(session, count, turns(), lambda: graphs.was_captured)
+
+
+def kineto_steps(asked: str | None) -> int:
+    """Of how many steps the environment asks for a trace; 0 where what it says is no number."""
+    is_number = asked is not None and asked.isascii() and asked.isdigit() and len(asked) < 9
+    return min(int(asked or 0), MAX_KINETO_STEPS) if is_number else 0
 
 
 # Garbage collection

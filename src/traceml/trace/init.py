@@ -3,24 +3,58 @@
 from __future__ import annotations
 
 import atexit
+import functools
 import json
 import os
 import select
 import subprocess
 import sys
-from collections.abc import Sequence
+import tempfile
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from traceml.model.environment import AGENT, DISABLED, MAX_STEPS, RING_FOLDER, RUN_FOLDER
+from traceml.model.environment import (
+    AGENT,
+    CLOSING_MARK,
+    DISABLED,
+    HEAD,
+    KINETO,
+    LEAVING_MARK,
+    MARKS,
+    MAX_KINETO_STEPS,
+    MAX_STEPS,
+    RING_FOLDER,
+    RUN_FOLDER,
+    SUMMARY_MARK,
+)
 from traceml.model.errors import UsageError
+from traceml.model.launcher_place import (
+    has_rank,
+    is_elastic,
+    may_restart,
+    place_in_environment,
+    restart_count,
+    slurm_restarts,
+)
+from traceml.model.tracker import closing_messages
 from traceml.trace import current
+from traceml.trace.inject import sitecustomize
 from traceml.trace.interruptions import is_interruption
+from traceml.trace.marks import read_agent_mark
+from traceml.trace.rank_meeting import RankMeeting
 
 STARTING_S = 30.0
 """How long a new agent may take to say where the run is."""
-CLOSING_S = 30.0
-"""How long the end of the process may wait for the agent to write the summary."""
+CLOSING_S = 60.0
+"""How long the end of the process may wait for the agent to write the summary: it may have to wait
+for the last records of other machines."""
+
+_POLL_S = 0.05
+
+_close_run: Callable[[], None] | None = None
+"""Closes the run that this process made; `None` where it made none."""
 
 
 def init(
@@ -28,24 +62,92 @@ def init(
     logs_dir: str | Path = "logs",
     overwrite: bool = False,
     trace_max_steps: int | None = None,
+    kineto: int | None = None,
 ) -> None:
     """Start a run in this process; it is closed when the process ends.
 
-    Under `traceml run`, and when called again, this does nothing.
-    Raises UsageError where the run's name cannot be had; whatever else goes wrong is said on
-    stderr, and the script runs untraced.
+    Under torchrun and other launchers all ranks are one run, with one agent on each machine.
+    Under `traceml run`, and when called again, this does nothing. `kineto` is of how many steps
+    each rank keeps a trace of torch's profiler, as `--kineto`.
+    Raises UsageError where the run's name cannot be had, or `kineto` is no such number; whatever
+    else goes wrong is said on stderr, and the script runs untraced.
     """
     if os.environ.get(DISABLED):
         return
-    if current.current() is None and not _start_run(run_name, logs_dir, overwrite, trace_max_steps):
-        return
+    _require_kineto(kineto)
+    if current.current() is None:
+        if not _start_run(run_name, logs_dir, overwrite, trace_max_steps):
+            return
+        if kineto is not None:
+            os.environ[KINETO] = str(kineto)
     _begin_with_torch()
+
+
+def close() -> None:
+    """End this process's part in the run, and the run where this process made it: for processes
+    that end without Python's own clean-up."""
+    global _close_run
+    if _close_run is None:
+        current.end()
+        return
+    atexit.unregister(_close_run)
+    _close_run()
+    _close_run = None
+
+
+def _require_kineto(kineto: object) -> None:
+    is_number = isinstance(kineto, int) and not isinstance(kineto, bool)
+    if kineto is not None and not (is_number and 1 <= int(str(kineto)) <= MAX_KINETO_STEPS):
+        raise UsageError(
+            f"kineto={kineto!r} is not a number of steps; expected a whole number from 1 to "
+            f"{MAX_KINETO_STEPS}, or None to record no step (argument of traceml.init)"
+        )
+
+
+def join_run_of_other_machine() -> None:
+    """Start an agent here for a run that a command on another machine began; the ranks of this one
+    share it. Whatever goes wrong is said, and the script runs untraced."""
+    begun = Path(os.environ.pop(RUN_FOLDER))
+    rings = os.environ.pop(RING_FOLDER, "")
+    limit = os.environ.get(MAX_STEPS, "")
+    options = {
+        **_options(None, _logs_folder_beside(begun), False),
+        "subject": begun.name,
+        "origin": str(begun),
+        "join": os.environ.get(HEAD),
+        "is_detached": HEAD in os.environ,  # by Ray, whose workers kill their children at their end
+    }
+    try:
+        meeting = RankMeeting.of_run(begun, rings)
+        _start_or_find(options, int(limit) if limit.isdigit() else None, meeting)
+    except UsageError as error:
+        if is_interruption(error):
+            raise
+        _say(f"the run cannot be recorded: {error}")
+
+
+def _logs_folder_beside(begun: Path) -> Path:
+    """The logs folder of a run of another machine, if it can be made here; else a temporary one."""
+    try:
+        begun.parent.mkdir(parents=True, exist_ok=True)
+        if os.access(begun.parent, os.W_OK):
+            return begun.parent
+    except OSError as error:
+        if is_interruption(error):
+            raise
+    return Path(tempfile.mkdtemp(prefix="traceml-logs-"))
 
 
 def _start_run(
     run_name: str | None, logs_dir: str | Path, overwrite: bool, max_steps: int | None
 ) -> bool:
-    options = {
+    options = _options(run_name, logs_dir, overwrite)
+    return _start_or_find(options, max_steps, RankMeeting.of_launcher())
+
+
+def _options(run_name: str | None, logs_dir: str | Path, overwrite: bool) -> dict[str, Any]:
+    """What a new agent is told about the run that it has to make."""
+    return {
         "run_name": run_name,
         "logs_dir": str(Path(logs_dir).absolute()),
         "overwrite": overwrite,
@@ -54,26 +156,90 @@ def _start_run(
         "working_folder": str(Path.cwd()),
         "pid": os.getpid(),
     }
+
+
+def _start_or_find(
+    options: dict[str, Any], max_steps: int | None, meeting: RankMeeting | None
+) -> bool:
+    """Have a run made, or find the one that another rank of this machine has had made."""
+    if meeting is None or meeting.is_first():
+        return _start_agent(options, max_steps, meeting)
+    found = meeting.wait_for_run(STARTING_S)
+    if found is None:
+        _say("the run cannot be recorded: the rank that was first started no agent")
+        return False
+    _attach(found, max_steps)
+    if is_elastic() and place_in_environment()[2] == 0 and not _is_alive(found.get("maker")):
+        _register(functools.partial(_close_again, found["folder"], os.getpid(), meeting))
+    return True
+
+
+def _register(close_run: Callable[[], None]) -> None:
+    """Have this process close the run at its end."""
+    global _close_run
+    _close_run = close_run
+    atexit.register(close_run)
+
+
+def _start_agent(
+    options: dict[str, Any], max_steps: int | None, meeting: RankMeeting | None
+) -> bool:
+    """Have a new agent make the run; the other ranks of this machine find it at the meeting."""
+    agent: _StartedAgent | None = None
+    answer: dict[str, Any] = {}
+    if meeting is not None and is_elastic():
+        options = {**options, "launcher": os.getppid(), "meeting": meeting.path}
     try:
-        agent = _StartedAgent(["--new", json.dumps(options)])
+        agent, answer = _ask_for_run(options)
     except OSError as error:
         if is_interruption(error):
             raise
-        _say(f"the run cannot be recorded: no agent ({error})")
-        return False
-    answer = agent.first_words()
+        answer = {"trouble": f"no agent ({error})"}
+    finally:
+        if meeting is not None:
+            meeting.tell({**answer, "maker": os.getpid()})
+            if "folder" not in answer:
+                atexit.register(meeting.end)
     if "error" in answer:
         raise UsageError(_in_python(answer["error"]))
-    if "folder" not in answer:
+    if agent is None or "folder" not in answer:
         _say(f"the run cannot be recorded: {answer.get('trouble', 'the agent did not start')}")
         return False
-    os.environ[RUN_FOLDER] = answer["folder"]
-    os.environ[RING_FOLDER] = answer["ring_folder"]
+    _attach(answer, max_steps)
+    _register(functools.partial(_close, agent, answer["folder"], os.getpid(), meeting))
+    return True
+
+
+def _ask_for_run(options: dict[str, Any]) -> tuple[_StartedAgent, dict[str, Any]]:
+    """Have an agent make a run; returns where it is, too.
+
+    A rank that was started again finds its own name taken where the attempt before has closed its
+    run, as after `sys.exit(1)`, whose status nobody sees in time: that run is kept, and this one
+    gets another name.
+    """
+    restarts, name = restart_count() or slurm_restarts(), options["run_name"]
+    others: list[str | None] = []
+    if restarts and name:
+        options = {**options, "overwrite": False}
+        others = [f"{name}-restart-{restarts}", None]
+    agent = _StartedAgent(["--new", json.dumps(options)])
+    answer = agent.first_words()
+    while "error" in answer and others:
+        agent = _StartedAgent(["--new", json.dumps({**options, "run_name": others.pop(0)})])
+        answer = agent.first_words()
+        if "folder" in answer:
+            _say(f"the run {name} of an attempt before is closed: {answer['folder']} has this one")
+    return agent, answer
+
+
+def _attach(run: dict[str, Any], max_steps: int | None) -> None:
+    os.environ[RUN_FOLDER] = run["folder"]
+    os.environ[RING_FOLDER] = run["ring_folder"]
     if max_steps is not None:
         os.environ[MAX_STEPS] = str(max_steps)
+    if has_rank():  # its launcher collects its exit status, and tells nobody
+        sitecustomize.mark_start()  # type: ignore[no-untyped-call] # for any Python
     current.current()
-    atexit.register(_close, agent, answer["folder"], os.getpid())
-    return True
 
 
 _IN_PYTHON = {"--run-name": "run_name", "--overwrite": "overwrite=True"}
@@ -132,13 +298,19 @@ class _StartedAgent:
             self._process.wait()
         return answer
 
-    def tell_the_end(self) -> bool:
-        """Tell the agent that the run is over; returns whether the pipe to it still works."""
+    def tell_the_end(self, with_other_ranks: bool = False) -> bool:
+        """Tell the agent that the run is over, for us or for the other ranks too; returns whether
+        the pipe to it still works."""
         try:
             # A script that closes descriptors may have a file of its own at this number by now.
             if _identity(self._control.fileno()) != self._control_is:
                 return False
-            self._control.write(b'{"ended": {"exit_status": null}}\n')
+            ended = (
+                b'{"leaving": true}\n'
+                if with_other_ranks
+                else b'{"ended": {"exit_status": null}}\n'
+            )
+            self._control.write(ended)
         except (OSError, ValueError) as error:
             if is_interruption(error):
                 raise
@@ -165,35 +337,115 @@ def _begin_with_torch() -> None:
 
         begin()
         return
-    from traceml.trace.inject import sitecustomize
-
     waiting = sitecustomize.AfterTorch.__name__  # by name: the injected one is another module's
     if not any(type(finder).__name__ == waiting for finder in sys.meta_path):
         sys.meta_path.insert(0, sitecustomize.AfterTorch())
 
 
-def _close(agent: _StartedAgent, folder: str, owner: int) -> None:
+def _close(
+    agent: _StartedAgent, folder: str, owner: int, meeting: RankMeeting | None = None
+) -> None:
     """The process ends: finish the records, tell the agent, wait for the summary."""
     if os.getpid() != owner:
         return  # a forked child ends; the run goes on
     current.end()
+    if meeting is not None:
+        if _goes_on():
+            return
+        meeting.end()
     try:
-        if agent.tell_the_end():
+        if agent.tell_the_end(with_other_ranks=meeting is not None):
             written = agent.is_done()
         elif agent.is_alive():
             return  # it cannot hear us, but it sees us end
         else:
             written = False
-        if not written:  # killed, say: another one brings to disk what the ring holds
-            successor = _StartedAgent([folder])
-            successor.tell_the_end()
-            written = successor.is_done()
+        written = written or _close_with_successor(folder)
     except (OSError, subprocess.TimeoutExpired) as error:
         if is_interruption(error):
             raise
         written = False
-    if not written:
+    _say_how_it_ended(folder, written)
+
+
+def _close_with_successor(folder: str) -> bool:
+    """The agent was killed, say: another one brings to disk what the rings hold."""
+    successor = _StartedAgent([folder])
+    successor.tell_the_end()
+    return successor.is_done()
+
+
+def _goes_on() -> bool:
+    """Whether the launcher starts this rank again, because it fails: then the run goes on."""
+    from traceml.trace.failure import unhandled
+
+    return may_restart() and unhandled() is not None
+
+
+def _close_again(folder: str, owner: int, meeting: RankMeeting) -> None:
+    """The first rank of this machine ends, in a later attempt than the one that made the run: tell
+    its agent, to which there is no pipe, and wait for the summary."""
+    if os.getpid() != owner:
+        return  # a forked child ends; the run goes on
+    current.end()
+    if _goes_on():
+        return
+    meeting.end()
+    try:
+        agent, _ = read_agent_mark(Path(folder))
+        if _is_alive(agent):
+            (Path(folder) / MARKS / LEAVING_MARK).touch()
+            until_s = time.monotonic() + CLOSING_S
+            while _is_alive(agent) and time.monotonic() < until_s:
+                time.sleep(_POLL_S)
+            written = not _is_alive(agent)
+        else:
+            written = _close_with_successor(folder)
+    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
+        if is_interruption(error):
+            raise
+        written = False
+    _say_how_it_ended(folder, written)
+
+
+def _is_alive(pid: int | None) -> bool:
+    """Whether a process of this machine still runs."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except (OSError, IndexError) as error:
+        if is_interruption(error):
+            raise
+        return False
+
+
+def _say_how_it_ended(folder: str, written: bool) -> None:
+    if not written and not (Path(folder) / MARKS / SUMMARY_MARK).exists():
         _say(f"the summary is not on disk yet; `traceml recover {folder}` writes it, or says why")
+    _say_what_was_delivered(Path(folder))
+    _say_where_summary_is(Path(folder))
+
+
+def _say_what_was_delivered(folder: Path) -> None:
+    """What was not sent to people and collectors, and where trackers have the run."""
+    try:
+        for line in closing_messages(folder):
+            _say(line)
+    except OSError as error:
+        if is_interruption(error):
+            raise
+        # the folder is gone
+
+
+def _say_where_summary_is(folder: Path) -> None:
+    """On a machine whose records are part of a run elsewhere, the agent has left a line."""
+    try:
+        _say((folder / MARKS / CLOSING_MARK).read_text())
+        if folder.is_symlink():  # its target is in the folder of that run
+            folder.unlink()
+    except OSError as error:
+        if is_interruption(error):
+            raise
+        # none: the run is here
 
 
 def _say(text: str) -> None:

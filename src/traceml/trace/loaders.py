@@ -9,6 +9,7 @@ import weakref
 from collections import UserDict
 from collections.abc import Callable, Iterable
 from itertools import islice
+from math import prod
 from threading import get_ident
 from time import perf_counter_ns
 from typing import Any
@@ -27,6 +28,7 @@ from traceml.steps.events import (
     INPUT,
     SEE_LOADER,
     SPEND_WITHIN,
+    fetched,
 )
 from traceml.trace.interruptions import drop_our_frames, is_interruption
 from traceml.trace.optimizer_search import OptimizerSearch
@@ -122,15 +124,15 @@ def _fetch_events(
             if was_ready is not None:
                 is_empty = 0 if was_ready else EMPTY
                 recorder.note_on_host(SEE_LOADER, recorder.iterator_source, is_empty)
-        samples = -1
+        contents = -1
         try:
-            samples = samples_in(batch)
+            contents = contents_of(batch)
         finally:  # a batch of the user's own kind may fail us: the fetch is over all the same
-            recorder.note(END_FETCH, samples, 0)
+            recorder.note(END_FETCH, contents, 0)
         if recorder.workers != recorder.training_workers:
             see_training_loader(recorder.iterator())
 
-    recorder.samples_in = lambda batch: samples_in(batch)
+    recorder.contents_of = lambda batch: contents_of(batch)
     return session.shortcut("begin_fetch", begin), session.shortcut("end_fetch", end)
 
 
@@ -182,11 +184,18 @@ def _reference(sampler: Any, loader: Any) -> Callable[[], Any]:
 MAX_FIELDS_LOOKED_AT = 16
 
 
-def samples_in(batch: Any) -> int:
-    """How many samples a collated batch holds; -1 when it does not show.
+def contents_of(batch: Any) -> int:
+    """How much a collated batch holds, as END_FETCH tells it: its samples, and the elements of its
+    first tensor (`fetched` in steps/events.py); -1 when it does not show."""
+    shape = _shape_in(batch)
+    return fetched(shape[0], prod(shape)) if shape else -1
 
-    That is the first dimension of its first tensor. A list in it may be anything: the samples of
-    one field, or one sample's fields. Nothing of the batch's own is called.
+
+def _shape_in(batch: Any) -> tuple[int, ...]:
+    """The shape of a batch's first tensor; its first dimension is taken for the samples.
+
+    A list in it may be anything: the samples of one field, or one sample's fields. Nothing of the
+    batch's own is called. Empty when there is no such tensor.
     """
     first, kind = batch, type(batch)
     if kind is list or kind is tuple:
@@ -194,17 +203,17 @@ def samples_in(batch: Any) -> int:
     elif kind is dict:
         first = next(iter(batch.values()), None)
     if isinstance(first, torch.Tensor) and (shape := first.shape):
-        return shape[0]  # as nearly always
-    return _samples_in_fields(batch)
+        return shape  # as nearly always
+    return _shape_in_fields(batch)
 
 
-def _samples_in_fields(batch: Any) -> int:
+def _shape_in_fields(batch: Any) -> tuple[int, ...]:
     for field in islice(_fields_of(batch), MAX_FIELDS_LOOKED_AT):
         if issubclass(type(field), dict):
             field = next(iter(dict.values(field)), None)
         if isinstance(field, torch.Tensor) and field.dim():
-            return field.shape[0]
-    return -1
+            return field.shape
+    return ()
 
 
 def _fields_of(batch: Any) -> Iterable[Any]:
@@ -281,13 +290,13 @@ class ReadyBatches:
     def ask(self, iterator: Any) -> None:
         """A batch is about to be fetched: look without taking anything and without waiting."""
         try:
-            self._asked = self._look(iterator), _batches_received(iterator)
+            self._asked = self._has_batch(iterator), _batches_received(iterator)
         except AttributeError as error:
             if is_interruption(error):
                 raise
             self._asked = (None, 0)  # torch keeps its books in another way
 
-    def _look(self, iterator: Any) -> bool | None:
+    def _has_batch(self, iterator: Any) -> bool | None:
         if iterator._rcvd_idx >= iterator._send_idx:
             return None  # no more is to come
         if len(iterator._task_info.get(iterator._rcvd_idx, ())) > 1:

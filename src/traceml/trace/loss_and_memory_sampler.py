@@ -30,7 +30,7 @@ class LossAndMemorySampler:
         self._at_step_ends = True
         self._recorder.look_at_memory = session.guard(self._look_at_memory)
         session.looks.append(self._look_at_step_end)
-        session.last_looks.append(self._look_at_last_loss)
+        session.before_last_record.append(self._look_at_last_loss)
 
     def note_arrived(self) -> None:
         """A loss was sent for: note it, if it has come from the device."""
@@ -63,6 +63,8 @@ class LossAndMemorySampler:
         rss = resident_bytes()
         if rss is not None:
             self._recorder.note_on_host(SEE_MEMORY, rss)
+        for callback in self._session.on_memory_reading:
+            callback()
 
 
 def resident_bytes() -> int | None:

@@ -457,18 +457,18 @@ class Messages:
         mark: Any = torch.cuda.Event()  # type: ignore[no-untyped-call] # torch has no types here
         mark.record()
         self._pending.append((at, now, name, host, mark))
-        if self.look not in self._session.looks:
-            self._session.looks.append(self.look)
+        if self.write_arrived not in self._session.looks:
+            self._session.looks.append(self.write_arrived)
 
-    def look(self) -> None:
+    def write_arrived(self) -> None:
         """After each step, as long as any wait: write the values that came from the GPU."""
         pending = self._pending
         while pending and pending[0][4].query():
             at, now, name, host, _ = pending.pop(0)
             self._put(metrics_message(at, now, [f"{self._quoted(name)}:{_number(host)}"]))
         looks = self._session.looks
-        if not pending and self.look in looks:
-            looks.remove(self.look)
+        if not pending and self.write_arrived in looks:
+            looks.remove(self.write_arrived)
 
     def wait(self) -> None:
         """The process ends: write the values that still come from the GPU, and say what does not
@@ -485,7 +485,7 @@ class Messages:
     def _wait_for_gpu(self) -> None:
         deadline_s = monotonic() + TIMEOUT_S
         while self._pending and not ended_by_device_error():
-            self.look()
+            self.write_arrived()
             if not self._pending or monotonic() >= deadline_s:
                 break
             sleep(POLL_S)

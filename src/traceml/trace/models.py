@@ -88,12 +88,17 @@ class KnownOptimizers:
         return self.seen.living()
 
     def _owners(self, parameters: Iterable[int]) -> list[nn.Module]:
+        """The modules that own parameters; where none does, those that are being trained here.
+
+        An optimizer may step copies of the parameters: DeepSpeed's ZeRO and others that keep them
+        in higher precision, flat or divided among ranks.
+        """
         wanted = set(parameters)
         owners = outermost(own_any(wanted, modules_held_by_callers()))
         if not owners and self._scans < MAX_SCANS:
             self._scans += 1
             owners = outermost(own_any(wanted, _all_modules()))
-        return owners
+        return owners or outermost([each for each in modules_held_by_callers() if _learns(each)])
 
 
 class Models:
@@ -126,13 +131,17 @@ class Models:
                 self._wrap(type(model), "__call__")
                 if not self._is_looking:
                     self._is_looking = True
-                    self._session.looks.append(self._look)
+                    self._session.looks.append(self._try_next_way)
                 for visit in self.visitors:
                     visit(model)
 
     def living(self) -> list[nn.Module]:
         """The watched models that are still there."""
         return self._watched.living()
+
+    def timed_calls(self) -> list[tuple[type, str]]:
+        """The classes, and of each the method, whose calls are timed where they are a model's."""
+        return list(self._wrapped)
 
     def watches(self, model: nn.Module) -> bool:
         """Whether the calls of this model are timed already."""
@@ -225,7 +234,7 @@ class Models:
                 guarded_end(mode)
             else:
                 note_safely(ABORT, FORWARD)
-                session.failures.note("forward")
+                session.failures.note("evaluation" if mode == 0 else "forward")
 
         guarded_begin = session.guard_step(note_begin)
         guarded_end = session.guard_step(lambda mode: note(END_FORWARD, mode, 0))
@@ -236,13 +245,13 @@ class Models:
         if not self._called.knows(model):
             self._called.add(model)
 
-    def _look(self) -> None:
+    def _try_next_way(self) -> None:
         """After each step: if a model was not called, try the next way of seeing it."""
         if not self._watched:
             return
         if not self._uncalled() or not self._escalations:
             self._is_looking = False
-            self._session.looks.remove(self._look)
+            self._session.looks.remove(self._try_next_way)
             return
         self._unseen += 1
         if self._unseen > PATIENCE_STEPS:
@@ -274,7 +283,9 @@ def something_is_compiled() -> bool:
 def something_may_be_compiled() -> bool:
     """Whether the script has called `torch.compile`: what it got is compiled when it is called."""
     dynamo: Any = sys.modules.get("torch._dynamo.eval_frame")
-    return bool(getattr(dynamo, "cached_backends", None))
+    backends = getattr(dynamo, "cached_backends", None) or {}
+    # What is kept from the compiler is there as None.
+    return any(callable(backend) for backend in list(backends.values()))
 
 
 def own_any(wanted: set[int], modules: Iterable[nn.Module]) -> list[nn.Module]:
@@ -284,6 +295,11 @@ def own_any(wanted: set[int], modules: Iterable[nn.Module]) -> list[nn.Module]:
         for module in {id(module): module for module in modules}.values()
         if any(id(parameter) in wanted for parameter in module.parameters())
     ]
+
+
+def _learns(module: nn.Module) -> bool:
+    """Whether a module is in training mode and has parameters that get gradients."""
+    return module.training and any(each.requires_grad for each in module.parameters())
 
 
 def outermost(modules: list[nn.Module]) -> list[nn.Module]:

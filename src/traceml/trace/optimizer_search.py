@@ -82,7 +82,8 @@ class OptimizerSearch:
         self._models = models
         self._known = known
         session.forgets.append(self.forget)
-        session.last_looks.append(self.look_for_change)  # nothing else would show the last step
+        # Nothing else would show the last step.
+        session.before_last_record.append(self.look_for_change)
         self.forget()
 
     def forget(self) -> None:
@@ -114,7 +115,7 @@ class OptimizerSearch:
         """Something was compiled, maybe an optimizer's step: look after the next backward pass."""
         self._recorder.patience = self._searches = 0
 
-    def look(self) -> None:
+    def search(self) -> None:
         """After a backward pass, with more of them since the last step than is usual."""
         if self._recorder.passes > MAX_PASSES_WITHOUT_STEP or not self._may_have_optimizer():
             self._mark_by_backward()
@@ -174,14 +175,14 @@ class OptimizerSearch:
             held.optimizers.update(each.number for each in unseen)
             held.optimizer_steps += _optimizers_in(unseen)
         if held.backwards and not held.optimizers:
-            self.look()
+            self.search()
 
     def count_replayed(self, passes: int) -> None:
         """A graph with backward passes and without an optimizer was replayed."""
         recorder = self._recorder
         recorder.passes += passes
         if recorder.passes > recorder.patience and not recorder.is_in_step:
-            self.look()
+            self.search()
 
     # Choosing what to watch
 

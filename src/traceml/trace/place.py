@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
+import socket
 import sys
+from pathlib import Path
 from typing import Any
 
-from traceml.model.environment import SCRIPT
-
-_RANK_VARIABLES = (
-    ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK"),
-    ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE", "SLURM_NODEID"),
-    (
-        "OMPI_COMM_WORLD_RANK",
-        "OMPI_COMM_WORLD_SIZE",
-        "OMPI_COMM_WORLD_LOCAL_RANK",
-        "OMPI_COMM_WORLD_LOCAL_SIZE",
-        "OMPI_COMM_WORLD_NODE_RANK",
-    ),
-)
+from traceml.model.environment import RING_FOLDER, RUN_FOLDER, SCRIPT
+from traceml.model.launcher_place import place_in_environment
+from traceml.trace.interruptions import is_interruption
 
 
 def place() -> tuple[int, int, int, int, int]:
@@ -34,32 +27,6 @@ def place() -> tuple[int, int, int, int, int]:
     return rank, world, local_rank, local_world, node
 
 
-def place_in_environment() -> tuple[int, int, int, int, int]:
-    """The same as the launcher of this process says it; rank 0 of 1 where there is none."""
-    for rank, world, local_rank, local_world, node in _RANK_VARIABLES:
-        if _number(rank) is None:
-            continue
-        ranks = _number(world) or 1
-        return (
-            _number(rank) or 0,
-            ranks,
-            _number(local_rank) or 0,
-            _number(local_world) or ranks,
-            _number(node) or 0,
-        )
-    return 0, 1, 0, 1, 0
-
-
-def has_rank() -> bool:
-    """Whether a launcher gave this process a rank."""
-    return any(_number(names[0]) is not None for names in _RANK_VARIABLES)
-
-
-def was_started_again() -> bool:
-    """Whether torch's launcher has started the ranks again after a failure."""
-    return bool(_number("TORCHELASTIC_RESTART_COUNT"))
-
-
 def is_helper() -> bool:
     """Whether a script started this process beside its training, as any other command.
 
@@ -72,6 +39,19 @@ def is_helper() -> bool:
     return script not in ("", str(os.getpid()))
 
 
-def _number(variable: str) -> int | None:
-    text = os.environ.get(variable, "")
-    return int(text) if text.isdigit() else None
+def is_begun_elsewhere() -> bool:
+    """Whether the run that the environment names was begun on another machine.
+
+    Its folder in shared memory, if it has one, is not here then, and its manifest, if that can be
+    read here, has another machine's name.
+    """
+    rings, folder = os.environ.get(RING_FOLDER), os.environ.get(RUN_FOLDER)
+    if not folder or (rings and Path(rings).is_dir()):
+        return False
+    try:
+        machine = json.loads((Path(folder) / "run.json").read_text()).get("hostname")
+    except (OSError, ValueError, AttributeError) as error:
+        if is_interruption(error):
+            raise
+        machine = None
+    return bool(machine != socket.gethostname())

@@ -64,7 +64,7 @@ typedef struct {
     each(has_new_marks)
 #define OBJECTS(each)                                                                              \
     each(gpu) each(optimizer_mark) each(collected_ns) each(looks) each(modules)                    \
-    each(watched_models) each(samples_in) each(iterator) each(optimizer) each(step_model)          \
+    each(watched_models) each(contents_of) each(iterator) each(optimizer) each(step_model)          \
     each(is_interrupted) each(look_at_memory) each(latest_loss) each(copy_target)       \
     each(metric_names)
 
@@ -85,7 +85,7 @@ typedef struct {
     each(BEGIN_FORWARD) each(END_FORWARD) each(BEGIN_BACKWARD) each(END_BACKWARD)                  \
     each(BEGIN_OPTIMIZER) each(END_OPTIMIZER) each(ENTER_STEP) each(EXIT_STEP) each(H2D) each(GC)  \
     each(COLLATE) each(TIMED) each(KNOWN_LOSS) each(AWAITED_LOSS) each(CAUSE_SHIFT)                \
-    each(NUMBER_BITS)
+    each(NUMBER_BITS) each(MAX_COUNTED)
 #define KIND(name) name,
 #define NAME(name) #name,
 enum { KINDS(KIND) CONSTANTS };
@@ -385,34 +385,53 @@ static PyObject *first_in(PyObject *batch) {
     return first;
 }
 
-/* `samples_in` of loaders.py: the first dimension of the first tensor; -1 where there is none, or
+/* `fetched` of events.py for a tensor of this shape; -1 where it has no dimension, or with an
+   exception. */
+static int64_t fetched(PyObject *shape) {
+    Py_ssize_t dimensions = PyTuple_Size(shape);
+    int64_t samples = -1, elements = 1;
+    for (Py_ssize_t place = 0; place < dimensions; place++) {
+        int64_t size = PyLong_AsLongLong(PyTuple_GetItem(shape, place));
+        if (size < 0)
+            return -1;
+        if (place == 0)
+            samples = size;
+        if (elements <= K(MAX_COUNTED)) /* both fit 31 bits: their product fits */
+            elements = size <= K(MAX_COUNTED) ? elements * size : K(MAX_COUNTED) + 1;
+    }
+    if (samples < 0 || samples > K(MAX_COUNTED))
+        return -1;
+    return (elements <= K(MAX_COUNTED) ? elements : 0) << 32 | samples;
+}
+
+/* `contents_of` of loaders.py: what the first tensor of a batch holds; -1 where there is none, or
    with an exception. */
-static int64_t samples_in(Events *self, PyObject *batch) {
+static int64_t contents_of(Events *self, PyObject *batch) {
     PyObject *first = first_in(batch);
-    int64_t samples = -1;
+    int64_t contents = -1;
     if (first && (PyObject *)Py_TYPE(first) == tensor_type) {
         PyObject *shape = PyObject_GetAttr(first, shape_name);
-        if (shape && PyTuple_Size(shape) > 0)
-            samples = PyLong_AsLongLong(PyTuple_GetItem(shape, 0));
+        if (shape)
+            contents = fetched(shape);
         Py_XDECREF(shape);
     }
-    if (samples >= 0 || PyErr_Occurred())
-        return samples;
-    return as_number(PyObject_CallFunctionObjArgs(self->samples_in, batch, NULL));
+    if (contents >= 0 || PyErr_Occurred())
+        return contents;
+    return as_number(PyObject_CallFunctionObjArgs(self->contents_of, batch, NULL));
 }
 
 static PyObject *quick_end_fetch(PyObject *bound, PyObject *batch) {
     Events *self = events_of(bound);
     if (!is_plain(self) || self->workers || self->training_workers)
         return call_slow(bound, batch);
-    int64_t samples = samples_in(self, batch);
-    if (samples == -1 && PyErr_Occurred())
+    int64_t contents = contents_of(self, batch);
+    if (contents == -1 && PyErr_Occurred())
         return retry_in_python(bound, batch);
     if (self->collated_ns) {
         put(self, 0, K(SPEND_WITHIN), K(COLLATE) << K(CAUSE_SHIFT), 0, self->collated_ns);
         self->collated_ns = 0;
     }
-    if (note(self, K(END_FETCH), samples, 0) < 0)
+    if (note(self, K(END_FETCH), contents, 0) < 0)
         return retry_in_python(bound, batch);
     Py_RETURN_NONE;
 }

@@ -59,6 +59,7 @@ class PythonEvents:
         "by_hand",
         "collated_ns",
         "collected_ns",
+        "contents_of",
         "copy_target",
         "due_ns",
         "elsewhere_ns",
@@ -102,7 +103,6 @@ class PythonEvents:
         "optimizers",
         "passes",
         "patience",
-        "samples_in",
         "source",
         "step_ends",
         "step_model",
@@ -166,8 +166,8 @@ class PythonEvents:
     """How many workers the loader has that training fetches from; -1 until that is known."""
     collated_ns: int
     """What loaders without workers have spent on collating since the last fetch ended."""
-    samples_in: Callable[[Any], Any]
-    """Says how many samples a batch holds."""
+    contents_of: Callable[[Any], Any]
+    """Says how much a batch holds."""
 
     watched_models: dict[int, Any]
     """Weak references to the models whose calls are timed, by identity."""
@@ -359,7 +359,7 @@ class RecorderInPython(PythonEvents):
         self.collected_ns = deque([0]) if collected_ns is None else collected_ns
         self.noted_ns = self.due_ns = self.modules_seen = 0
         self.looks, self.modules, self.watched_models, self.metric_names = [], {}, {}, {}
-        self.is_interrupted = self.samples_in = _not_asked_for
+        self.is_interrupted = self.contents_of = _not_asked_for
         self.look_at_memory = _not_asked_for
         self.forget()
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
-from traceml.model.environment import MARKS, OOM_SNAPSHOT, TRAINER_MARK, TROUBLE_MARK
+from traceml.model.environment import OOM_SNAPSHOT, TRAINER_MARK, TROUBLE_MARK
 from traceml.model.failure import STACKS_SUFFIX
 from traceml.model.printable import printable
 from traceml.model.rank import Rank
@@ -23,6 +23,7 @@ from traceml.trace.forked import keep_for_ever
 from traceml.trace.garbage_collection import CollectionTime
 from traceml.trace.interpreter import introduce
 from traceml.trace.interruptions import drop_our_frames, is_interruption
+from traceml.trace.marks import write_first_mark
 from traceml.trace.messages import Messages
 from traceml.trace.place import place
 from traceml.trace.recorder import Recorder
@@ -33,6 +34,7 @@ from traceml.trace.step_count import StepCount
 
 if TYPE_CHECKING:
     from traceml.trace.explicit import ExplicitSteps
+    from traceml.trace.open_trackers import OpenTrackers
 
 TOO_MANY_FAILURES = 1000
 """Exceptions of our own after which the tracer takes itself out of the process."""
@@ -60,7 +62,7 @@ class Session:
         self.forgets: list[Callable[[], None]] = []
         """What a forked child calls to begin anew."""
         self.look_for_modules: Callable[[], None] = _nothing
-        self.last_looks: list[Callable[[], None]] = []
+        self.before_last_record: list[Callable[[], None]] = []
         """What wants to be called before the last record is closed."""
         self._folders = [ring_folder, run_folder] if ring_folder else [run_folder]
         self._failures = 0
@@ -70,10 +72,14 @@ class Session:
         self.recorder.modules = sys.modules
         self.recorder.is_interrupted = self.goes_on
         self.looks = self.recorder.looks
+        """What is called after each step, in the training thread."""
+        self.on_memory_reading: list[Callable[[], None]] = []
+        """What is called with the readings of memory, at most ten times a second."""
+        self.open_trackers: OpenTrackers | None = None
         self._count = StepCount(self.recorder, max_steps or 0)
         self.optimizers = Numbers()
         """The numbers of optimizers, and of models that stand for an unknown one."""
-        self._look = self.guard(_call, any_thread=True)
+        self._call_guarded = self.guard(_call, any_thread=True)
         if max_steps is not None:
             self.looks.append(self._stop_when_done)
         # What a script may say for itself; `steps` is there once torch is.
@@ -343,6 +349,13 @@ class Session:
         before = self.recorder.written if events_before is None else events_before
         return self._count.at(self.ring, before)
 
+    def count_stepped(self) -> int:
+        """The number of the step whose optimizer stepped last; in `looks`, of the one that ended.
+
+        A step that fetches batches is complete only when the next one is fetched.
+        """
+        return self._count.stepped(self.ring, self.recorder.written)
+
     def mark_by_backward(self, is_by_hand: bool) -> None:
         """Backward passes mark the steps from here on, or no longer."""
         if self.recorder.by_hand != is_by_hand:
@@ -358,8 +371,8 @@ class Session:
             recorder.modules_seen = len(sys.modules)
             self.looks.insert(0, self.look_for_modules)
         if self.looks:
-            for look in tuple(self.looks):
-                self._look(look)
+            for callback in tuple(self.looks):
+                self._call_guarded(callback)
 
     def _stop_when_done(self) -> None:
         limit = self.max_steps
@@ -387,8 +400,8 @@ class Session:
         gpu: Any = self.recorder.gpu
         if self.tracing:
             memory = [] if gpu is None else [gpu.look_at_last_memory]
-            for last_look in [*memory, *self.last_looks]:
-                self._look(last_look)
+            for callback in [*memory, *self.before_last_record]:
+                self._call_guarded(callback)
         events_before = self.recorder.written
         if self.tracing and self.restores:  # without hooks nothing is open
             self.recorder.note_boundary(events.FINISH)
@@ -396,9 +409,9 @@ class Session:
         while gpu is not None and gpu.outstanding and time.monotonic() < deadline:
             gpu.resolve()
             time.sleep(0.001)
-        self._look(self.messages.wait)
-        for look in tuple(self.looks):
-            self._look(look)
+        self._call_guarded(self.messages.wait)
+        for callback in tuple(self.looks):
+            self._call_guarded(callback)
         return events_before
 
     def stop(self) -> None:
@@ -409,11 +422,8 @@ class Session:
     def disable(self, reason: str) -> None:
         """Record nothing in this process, and say why: to the user, and for the summary."""
         self.stop()
-        place = self.run_folder / MARKS / TROUBLE_MARK
         try:
-            place.parent.mkdir(exist_ok=True)
-            with place.open("x") as file:  # the first process to say so is enough
-                file.write(reason)
+            write_first_mark(self.run_folder, TROUBLE_MARK, reason)
         except FileExistsError:
             return
         except OSError as error:

@@ -11,9 +11,9 @@ from pathlib import Path
 from threading import get_ident, get_native_id
 from typing import BinaryIO
 
-from traceml.model.environment import AGENT_MARK, MARKS
 from traceml.model.failure import STACKS_SIGNAL_ABOVE_FIRST
 from traceml.trace.interruptions import is_interruption
+from traceml.trace.marks import read_agent_mark
 
 _STATUS = Path("/proc/self/status")
 _YAMA = Path("/proc/sys/kernel/yama/ptrace_scope")
@@ -56,17 +56,16 @@ def let_agent_look(run_folder: Path) -> bool:
     try:
         if _YAMA.read_text().strip() != _DESCENDANTS_ONLY:
             return False
-        agent, host = (run_folder / MARKS / AGENT_MARK).read_text().split()
+        agent, host = read_agent_mark(run_folder)
         if host != socket.gethostname():
             return False
-        number = int(agent)
     except (OSError, ValueError) as error:  # no Yama, or no agent that said who it is
         if is_interruption(error):
             raise
         return False
     import ctypes
 
-    return bool(ctypes.CDLL(None).prctl(_PR_SET_PTRACER, number, 0, 0, 0) == 0)
+    return bool(ctypes.CDLL(None).prctl(_PR_SET_PTRACER, agent, 0, 0, 0) == 0)
 
 
 def _is_handled(number: int) -> bool:

@@ -42,6 +42,12 @@ class StepCount:
         finally:
             self._lock.release()
 
+    def stepped(self, ring: Ring | None, events_before: int) -> int:
+        """The same, and the step that is over but for what is done until the next batch."""
+        complete = self.at(ring, events_before)
+        reader = self._reader
+        return complete + bool(reader is not None and reader.machine.step.stepped)
+
     def _is_behind(self, reader: EventReader) -> bool:
         """Whether events may be gone that the reader has not seen, and the agent has."""
         behind = self._recorder.written - reader.cursor

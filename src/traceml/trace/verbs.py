@@ -8,8 +8,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
+from traceml.model.tracker import parse_trackers, require_installed
 from traceml.trace.current import current
 from traceml.trace.interruptions import drop_our_frames
+from traceml.trace.open_trackers import ask_agent
 from traceml.trace.session import Session
 
 
@@ -163,3 +165,15 @@ def log_artifact(path: str | Path, name: str | None = None) -> None:
     session = None if is_compiling() else current()
     if session is not None:
         session.messages.artifact(path, name)
+
+
+def log_to(*trackers: str) -> None:
+    """Log the run to trackers, as `traceml run --log-to` does: `traceml.log_to("wandb", "mlflow")`.
+
+    Raises UsageError for a name that is none, and where a tracker's package is not installed.
+    """
+    names = parse_trackers(",".join(trackers)) if trackers else ()
+    session = None if is_compiling() else current()
+    if session is not None and names:
+        require_installed(names)
+        session.guard(ask_agent, any_thread=True)(session, names)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import select
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
@@ -212,8 +213,16 @@ class _RunPages:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._watch: RunWatch | None = None
+        self._page: RunPage | None = None
+        self._due_s = 0.0
 
     def page(self) -> RunPage:
+        """Returns the page; the one before until the next is due, which of many ranks takes
+        longer."""
         if self._watch is None:
             self._watch = RunWatch(self._folder)
-        return self._watch.page()
+        if self._page is None or time.monotonic() >= self._due_s:
+            self._page = self._watch.page()
+            # A tick that comes a little early is not skipped.
+            self._due_s = time.monotonic() + self._watch.pause_s() - EVERY_S / 2
+        return self._page

@@ -9,7 +9,7 @@ from operator import itemgetter
 from rich.cells import cell_len
 from rich.text import Text
 
-from traceml.figures.page import Axis, Bars, Figure, Heatmap, Limit, Lines, Series, Span
+from traceml.figures.page import Axis, Bars, Figure, Heatmap, Limit, Lines, RankGrid, Series, Span
 from traceml.tui.palette import Ink
 from traceml.tui.words import flow, plain
 
@@ -36,6 +36,9 @@ def chart(figure: Figure, width: int, ink: Ink, has_colours: bool) -> Text | Non
         return _titled(figure.title, figure.y, _sparklines(figure, width, ink), ink)
     if isinstance(figure, Bars) and has_colours:
         return _titled(figure.title, figure.x, _bars(figure, width, ink), ink)
+    if isinstance(figure, RankGrid):
+        drawn = _heat(_slowest_nodes(figure), width, ink, has_colours)
+        return _titled(figure.title, figure.value, drawn, ink)
     if isinstance(figure, Heatmap) and figure.at and figure.rows:
         return _titled(figure.title, figure.value, _heat(figure, width, ink, has_colours), ink)
     return None
@@ -217,6 +220,22 @@ def _grouped(figure: Heatmap) -> Iterator[tuple[str, Values]]:
             for column in zip(*rows, strict=True)
         ]
         yield f"{names[0]} … {names[-1].rpartition(' ')[2]}", highest
+
+
+def _slowest_nodes(grid: RankGrid) -> Heatmap:
+    """Returns a row for each node, of many for the slowest ones, with a column per rank on it."""
+    by_node = zip(grid.nodes, grid.values, strict=True)
+    slowest = sorted(by_node, key=lambda node: -(_mean(node[1]) or 0.0))[:MAX_HEAT_ROWS]
+    places = max((len(values) for _, values in slowest), default=0)
+    return Heatmap(
+        id=grid.id,
+        title=grid.title,
+        x=Axis("local rank"),
+        at=tuple(map(float, range(places))) or (0.0,),
+        rows=tuple(name for name, _ in slowest),
+        values=tuple((*values, *[None] * (places - len(values))) for _, values in slowest),
+        value=grid.value,
+    )
 
 
 # Pieces

@@ -25,8 +25,8 @@ TWO_COLUMNS_FROM = 120
 SHORT_BELOW, TALL_FROM = 20, 36
 
 _NOT_KEPT = ("The output is not kept; `traceml run --save-output` or `--mode=cli` keeps it.",)
-_FIRST_PARTS = ("failure", "step-time")
-_LEFT_PARTS = ("layers", "step-memory", "metrics")
+_FIRST_PARTS = ("failure", "step-time", "nodes")
+_LEFT_PARTS = ("layers", "host-time", "step-memory", "metrics")
 """The parts on the left; the others stand to the right of them, or below."""
 
 

@@ -23,6 +23,7 @@ from traceml.api.run_list_page import ListQuery, RunLister
 from traceml.model.errors import UsageError, did_you_mean
 from traceml.store.plain_words import filter_of
 from traceml.store.query_names import written_key
+from traceml.store.run_table import RunTable
 from traceml.text import run_list
 
 DEFAULT_LIMIT = 100
@@ -45,6 +46,8 @@ class SearchedRuns:
     def __init__(self, logs: Path) -> None:
         self._logs = logs
         self._made: tuple[RunSearch, RunLister] | None = None
+        self._seen: tuple[RunTable | None, int] = (None, 0)
+        """The table of the last look at it, and how many there have been."""
 
     async def answer(self, asked: QueryParams) -> bytes:
         """Returns JSON; raises UsageError for a question that cannot be understood.
@@ -72,6 +75,10 @@ class SearchedRuns:
         """Returns the columns whose names contain the words of `search`, as JSON."""
         return await self._in_thread(self._columns, asked, _COLUMN_KEYS)
 
+    async def version(self) -> bytes:
+        """Returns a word that is another one once a run of the folder has changed, as JSON."""
+        return await run_in_threadpool(self._version)
+
     async def _in_thread(
         self, work: Callable[[QueryParams], T], asked: QueryParams, keys: Sequence[str]
     ) -> T:
@@ -92,6 +99,14 @@ class SearchedRuns:
     def search(self) -> RunSearch:
         """Returns the index of the runs, made when it is first needed."""
         return self._search
+
+    def _version(self) -> bytes:
+        table = self._search.search(RunQuery(limit=1)).table
+        last, number = self._seen
+        if table is not last:
+            self._seen = (table, number + 1)
+        # Another server, at the same address, has other tables.
+        return msgspec.json.encode({"version": f"{id(self):x}-{self._seen[1]}"})
 
     def _answer(self, asked: Mapping[str, str]) -> bytes:
         limit, offset = _number(asked, "limit", DEFAULT_LIMIT), _number(asked, "offset", 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
@@ -17,13 +18,22 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from traceml.api.artifact_contents import find_logged_file
+from traceml.api.monitored_runs import MonitoredRuns
 from traceml.compare.comparison_names import default_base, many_base, safe_name
 from traceml.model.errors import RunNotFound, TraceMLError, UsageError
 from traceml.store.query_language import QueryError
 from traceml.store.regular_files import open_regular
+from traceml.text.open_metrics import (
+    OPEN_METRICS_TYPE,
+    PROMETHEUS_TYPE,
+    open_metrics_text,
+    prometheus_text,
+    wants_open_metrics,
+)
 from traceml.web import assets
 from traceml.web.live_pages import Pages
 from traceml.web.run_exploration import ExploredRuns
+from traceml.web.run_histories import RunHistories
 from traceml.web.run_search import SearchedRuns
 from traceml.web.security import READ_ONLY, Guard, Policy, run_folder
 from traceml.web.sources import Address, address_of, compared_address, run_address
@@ -56,6 +66,7 @@ def application(logs: Path, policy: Policy, pages: Pages) -> ASGIApp:
         Route("/compare", site.shell),
         Route("/report", _answering(site.report)),
         Route("/explore", site.shell),
+        Route("/history", site.shell),
         Route("/static/{name}", site.static),
         Route("/api/runs", _answering(site.api_list)),
         Route("/api/runs/{name}", _answering(site.api_run)),
@@ -65,6 +76,8 @@ def application(logs: Path, policy: Policy, pages: Pages) -> ASGIApp:
         Route("/api/explore", _answering(site.api_explore)),
         Route("/api/explore/what-mattered", _answering(site.api_what_mattered)),
         Route("/api/explore/curves", _answering(site.api_curves)),
+        Route("/api/history", _answering(site.api_history)),
+        Route("/api/version", _answering(site.api_version)),
         Route("/api/columns", _answering(site.api_columns)),
         Route("/api/writing", _answering(site.api_writing)),
         Route("/export.csv", _answering(site.export)),
@@ -72,6 +85,7 @@ def application(logs: Path, policy: Policy, pages: Pages) -> ASGIApp:
         Route("/api/compare/curves", _answering(site.api_further_curves)),
         Route("/api/compare/detail", _answering(site.api_finer)),
         Route("/api/events", _answering(site.events)),
+        Route("/metrics", site.metrics),
     ]
     app = Starlette(routes=routes, exception_handlers={404: _not_found, 500: _our_bug})
     app.router.redirect_slashes = False
@@ -99,6 +113,9 @@ class _Site:
         self._logs, self._pages, self._policy = logs, pages, policy
         self._searched = SearchedRuns(logs)
         self._explored = ExploredRuns(logs, self._searched.search)
+        self._histories = RunHistories(logs, self._searched.search)
+        self._monitored = MonitoredRuns(logs)
+        self._one_scrape = asyncio.Lock()
         try:
             self._assets = assets.load()
             self._shell = assets.shell(self._assets)
@@ -144,6 +161,11 @@ class _Site:
         self._pages.note_view()
         return _json(await self._searched.page(request.query_params))
 
+    async def api_version(self, request: Request) -> Response:
+        """Returns a word that is another one once a run has come, changed or gone."""
+        self._pages.note_view()
+        return _json(await self._searched.version())
+
     async def api_columns(self, request: Request) -> Response:
         """Returns the columns that the list of runs could show."""
         return _json(await self._searched.columns(request.query_params))
@@ -182,6 +204,10 @@ class _Site:
     async def api_curves(self, request: Request) -> Response:
         """Returns the history of a metric by group of runs."""
         return _json(await self._explored.curves(request.query_params))
+
+    async def api_history(self, request: Request) -> Response:
+        """Returns a metric of one command along commits."""
+        return _json(await self._histories.page(request.query_params))
 
     async def api_run(self, request: Request) -> Response:
         """Returns a run's page."""
@@ -239,6 +265,15 @@ class _Site:
         first, last = _range(request)
         figures = await self._pages.channel(_run(request)).detail(first, last)
         return _json(msgspec.json.encode({"figures": figures}))
+
+    async def metrics(self, request: Request) -> Response:
+        """Returns the runs in progress, and those that just ended, for Prometheus."""
+        async with self._one_scrape:
+            values = await run_in_threadpool(self._monitored.values)
+        headers = {"cache-control": _NEVER}
+        if wants_open_metrics(request.headers.get("accept", "")):
+            return Response(open_metrics_text(values), 200, headers, OPEN_METRICS_TYPE)
+        return Response(prometheus_text(values), 200, headers, PROMETHEUS_TYPE)
 
     async def events(self, request: Request) -> Response:
         """Streams a page and its changes, as server-sent events."""
@@ -325,7 +360,7 @@ async def _not_found(request: Request, error: Exception | None) -> Response:
     return _error(
         404,
         f"there is nothing at {request.url.path[:80]!r}: pages are /, /runs/NAME, "
-        "/compare?a=NAME&b=NAME, /compare?run=NAME&run=NAME and /explore; "
+        "/compare?a=NAME&b=NAME, /compare?run=NAME&run=NAME, /explore and /history; "
         "start from the list of runs",
     )
 

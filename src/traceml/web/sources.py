@@ -30,8 +30,6 @@ from traceml.store.line_files import LIVE_STATE
 from traceml.store.regular_files import stat_regular
 from traceml.web.security import run_folder
 
-LIVE_PAUSE_S = 1.0
-"""The shortest time between two updates."""
 QUIET_PAUSE_S = 2.0
 """For pages that seldom change."""
 
@@ -69,9 +67,9 @@ class RunSource:
         return self._watched().detail(first_step, last_step)
 
     def pause_s(self) -> float:
-        """Returns one second while the run is in progress."""
-        is_live = self._watch is not None and self._watch.is_live()
-        return LIVE_PAUSE_S if is_live else QUIET_PAUSE_S
+        """Returns one second while the run is in progress, or more for one that has many ranks."""
+        watch = self._watch
+        return watch.pause_s() if watch is not None and watch.is_live() else QUIET_PAUSE_S
 
     def _watched(self) -> RunWatch:
         folder = run_folder(self._logs, self._name)

@@ -14,10 +14,10 @@ from typing import Any, Literal, get_args, get_origin
 import msgspec
 import msgspec.inspect
 
-from traceml.figures import colours, exploration_record, layer_record, page
+from traceml.figures import colours, exploration_record, history_page_record, layer_record, page
 from traceml.model.phase import Colour
 
-MODULES = (page, layer_record, exploration_record)
+MODULES = (page, layer_record, exploration_record, history_page_record)
 HEADER = """\
 // The pages that the viewer draws. Made from the records and colours of figures/ by
 //   python -m traceml.web.typescript > src/traceml/web/viewer/src/schema.ts

@@ -14,6 +14,7 @@ from factories import (
     map_steps,
     spend,
 )
+from layer_runs import kernel_step, layer_records, with_layers
 from traceml.diagnose.rules import host_bound
 from traceml.diagnose.what_if import predict
 from traceml.facts.gather import gather
@@ -243,3 +244,53 @@ def test_it_claims_no_more_than_the_account_of_the_idle_time_leaves() -> None:
     limited = host_bound.check(gather(with_counters(0.25, 0.2, launching=0.5)))
     assert limited is not None
     assert limited.lost_s_per_step == pytest.approx(0.0175, abs=1e-5)
+
+
+def with_kernels(
+    run: RunRecords, busy_ms: float, steps: int = 2, copies_ms: float = 0
+) -> RunRecords:
+    """The run with steps in which the GPU recorded what it did."""
+    step = replace(kernel_step(busy_ms, [], [busy_ms]), copies_ns=round(copies_ms * 1e6))
+    return with_layers(run, layer_records(forward_ms={"": 1.0}, kernels=(step,) * steps))
+
+
+def test_recorded_kernels_correct_what_the_counters_say() -> None:
+    """A step of 37 ms, of which kernels run for 12: the counters take the gaps for work."""
+    run = with_counters(0.98, 0.2, launching=1.0)
+    assert host_bound.check(gather(run)) is None
+    facts = gather(with_kernels(run, 12.0))
+    finding = host_bound.check(facts)
+    assert finding is not None and finding.severity is Severity.CRITICAL
+    # 1 ms is input wait, and 1 ms the script's own code
+    assert finding.lost_s_per_step == pytest.approx(0.037 - 0.012 - 0.002, abs=1e-5)
+    assert finding.evidence["gpu_busy_ms"] == pytest.approx(12.0)
+    assert finding.evidence["recorded_steps"] == 2 and finding.evidence["not_predicted"] is None
+    assert "its kernels run for 12.0 ms of that, as the GPU recorded in 2 steps" in finding.claim
+    (what_if,) = predict(facts, [finding])
+    assert what_if.predicted_s == pytest.approx(0.014, abs=1e-5)
+    assert not what_if.is_upper_bound and "or less" not in what_if.summary
+
+
+def test_recorded_kernels_that_fill_the_step_leave_nothing_to_win() -> None:
+    run = with_counters(0.5, 0.45, launching=1.0)
+    assert host_bound.check(gather(run)) is not None
+    assert host_bound.check(gather(with_kernels(run, 33.0))) is None
+
+
+def test_a_single_recorded_step_says_nothing() -> None:
+    run = with_counters(0.98, 0.2, launching=1.0)
+    assert host_bound.check(gather(with_kernels(run, 12.0, steps=1))) is None
+
+
+def test_a_copy_that_the_gpu_recorded_counts_as_work_once() -> None:
+    made = idle_gpu(make_run(gpu=True, noise=0, h2d_ms=3.0), launching=1.0)
+    run = flag_steps(replace(made, samples=()), StepFlag.QUEUE_WATCHED, StepFlag.QUEUE_DRY, 1.0)
+    finding = host_bound.check(gather(with_kernels(run, 15.0, copies_ms=3.0)))
+    assert finding is not None
+    assert finding.lost_s_per_step == pytest.approx(0.040 - 0.015 - 0.002, abs=1e-5)
+
+
+def test_records_without_an_account_of_idle_time_use_the_recorded_kernels_too() -> None:
+    finding = host_bound.check(gather(with_kernels(launching(busy=None), 12.0)))
+    assert finding is not None
+    assert finding.lost_s_per_step == pytest.approx(0.037 - 0.012 - 0.001, abs=1e-5)

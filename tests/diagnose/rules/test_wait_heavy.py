@@ -76,6 +76,18 @@ def test_a_named_region_is_looked_at_first() -> None:
     assert "36.0 ms" in finding.action
 
 
+@pytest.mark.parametrize(
+    "region",
+    [
+        pytest.param(Region("validate", 3, 7.2, 2.4, None), id="longer than any step"),
+        pytest.param(Region("validation", 200, 7.2, 0.1, None), id="a library's validation"),
+    ],
+)
+def test_a_region_outside_the_steps_does_not_explain_them(region: Region) -> None:
+    finding = found(with_region(make_run(rest_ms=40, noise=0), region))
+    assert region.name not in finding.claim + finding.action
+
+
 def found(run: RunRecords) -> Finding:
     finding = wait_heavy.check(gather(run))
     assert finding is not None

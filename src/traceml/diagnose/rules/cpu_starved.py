@@ -176,7 +176,7 @@ def _next_step(facts: Facts) -> str:
     """Compares the requested threads and workers with the cores, and recommends how to use
     fewer."""
     workers = facts.loader.workers or 0
-    fewer = f"fewer workers than {workers}, " if workers else ""
+    fewer = f"fewer workers than {workers}, " if workers > 1 else ""
     if _swap(facts) is not None:
         ahead = settings_advice.less_prefetching(facts)
         return (
@@ -211,6 +211,7 @@ RULE = Rule(
     kind=KIND,
     section=Section.STEP_TIME,
     check=check,
+    asks_each_node=True,
     role=RuleRole.CAUSE,
     explains=(
         Kind.INPUT_BOUND,

@@ -101,6 +101,7 @@ RULE = Rule(
     kind=KIND,
     section=Section.STEP_TIME,
     check=check,
+    asks_each_node=True,
     role=RuleRole.CAUSE,
     explains=(Kind.COMPUTE_STRAGGLER, Kind.SLOWDOWN),
     where=Where.ANYWHERE,

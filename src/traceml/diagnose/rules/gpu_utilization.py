@@ -57,6 +57,7 @@ RULE = Rule(
     kind=KIND,
     section=Section.SYSTEM,
     check=check,
+    is_worse_when_low=True,
     role=RuleRole.CONTEXT,
     doc=Doc(
         severities="info, warn",

@@ -54,4 +54,4 @@ def _cores(process: ProcessFacts) -> float | None:
     return None if own is None else own + (process.workers_cpu_cores.mean or 0.0)
 
 
-RULE = Rule(kind=KIND, section=Section.PROCESS, check=check)
+RULE = Rule(kind=KIND, section=Section.PROCESS, check=check, asks_each_node=True)

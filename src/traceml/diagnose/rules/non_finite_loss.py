@@ -163,6 +163,12 @@ def _action(lost: NotFinite, settings: Settings, bad: BadValue | None) -> str:
     if not lost.to_the_end:
         return "Clip gradients, or skip such batches; look at the batch of that step."
     half = _about_half_precision(settings)
+    if bad is not None and bad.is_of_inputs:
+        return (
+            f"Look at the data of step {bad.step:,}: missing values, a division by a spread of "
+            "zero when it is scaled, a decoder that fails. Check batches with torch.isfinite, and "
+            "resume from a checkpoint before it."
+        )
     if bad is not None and bad.layer:
         return (
             f"Look at what {bad.layer} computes in {bad.phase} (a division, a root or a logarithm "

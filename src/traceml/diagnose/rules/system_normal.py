@@ -16,6 +16,7 @@ from traceml.diagnose.rule import Doc, Rule, RuleRole
 from traceml.facts.facts import Facts
 from traceml.model.evidence import Evidence, as_number, as_share
 from traceml.model.finding import Finding, Kind, Section, Severity
+from traceml.model.quantities import count
 
 KIND = Kind.NORMAL
 
@@ -26,7 +27,11 @@ def check(facts: Facts) -> Finding:
         kind=KIND,
         section=Section.SYSTEM,
         severity=Severity.INFO,
-        claim="The host showed nothing to act on.",
+        claim=(
+            f"None of the {count(len(facts.nodes), 'node')} showed anything to act on."
+            if facts.nodes
+            else "The host showed nothing to act on."
+        ),
         action="Nothing to do.",
         evidence=Evidence(
             as_number("samples", facts.host.samples),

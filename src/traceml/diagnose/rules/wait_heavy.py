@@ -52,6 +52,7 @@ from traceml.model.evidence import Evidence, as_share, as_words, in_ms
 from traceml.model.finding import Finding, Kind, Section, Severity
 from traceml.model.phase import Phase
 from traceml.model.quantities import duration, percent
+from traceml.model.rank import REGIONS_OUTSIDE_STEPS
 
 KIND = Kind.WAIT_HEAVY
 
@@ -183,8 +184,10 @@ def _measured(facts: Facts) -> list[RestPart]:
 
 
 def _regions(facts: Facts, rest_s: float) -> list[RestPart]:
-    """Returns the named regions that fit into the residual: a longer one contains phases."""
+    """Returns the named regions that fit into the residual: a longer one contains phases, and one
+    whose calls take longer than any step is not inside steps."""
     steps = max(1, facts.window.steps_taken * len(facts.ranks_used))
+    longest_s = None if facts.step_table is None else facts.step_table.longest_body_s()
     return [
         RestPart(
             f"the region '{region.name}'",
@@ -195,6 +198,8 @@ def _regions(facts: Facts, rest_s: float) -> list[RestPart]:
         )
         for region in facts.regions
         if region.host_s / steps <= rest_s
+        and (longest_s is None or region.host_s / max(region.calls, 1) <= longest_s)
+        and region.name not in REGIONS_OUTSIDE_STEPS
     ]
 
 

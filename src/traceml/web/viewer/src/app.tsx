@@ -7,6 +7,7 @@ import { fetched, Follower, type Live, NOTHING } from "./live";
 import { ComparisonView } from "./pages/comparison";
 import { ManyRunsView } from "./pages/many_runs";
 import { ExploreView } from "./pages/explore";
+import { HistoryView } from "./pages/history";
 import { RunView } from "./pages/run";
 import { RunsView } from "./pages/runs";
 import { TopBar } from "./pieces/bar";
@@ -68,7 +69,8 @@ interface ShownProperties {
 }
 
 function Shown({ live: { page, error }, place, lens, onLens }: ShownProperties) {
-  if (isExploring(place)) return <ExploreView place={place} />;
+  if (isAt(place, "/explore")) return <ExploreView place={place} />;
+  if (isAt(place, "/history")) return <HistoryView place={place} />;
   if (page === null) return error === null ? <Waiting /> : <Refused error={error} place={place} />;
   switch (page.type) {
     case "run":
@@ -76,6 +78,7 @@ function Shown({ live: { page, error }, place, lens, onLens }: ShownProperties) 
         <RunView
           page={page}
           detail={detailOf(place)}
+          history={historyOf(place)}
           lens={lens}
           onLens={place.isServed ? onLens : null}
         />
@@ -92,9 +95,13 @@ function detailOf(place: Place): string | null {
   return place.isServed ? `${place.base}/api${pathOf(place)}/detail` : null;
 }
 
-/** The charts over many runs ask for their data themselves. */
-function isExploring(place: Place): boolean {
-  return place.isServed && pathOf(place) === "/explore";
+function historyOf(place: Place): string | null {
+  if (!place.isServed) return null;
+  return `${place.base}/history?run=${pathOf(place).slice("/runs/".length)}`;
+}
+
+function isAt(place: Place, path: string): boolean {
+  return place.isServed && pathOf(place) === path;
 }
 
 function Waiting() {
@@ -146,7 +153,8 @@ function useAnchor(isThere: boolean): void {
 /** What pages are called that ask for their data themselves; `null`: it is one of the others. */
 function ownTitle(place: Place): string | null {
   if (isListOf(place)) return "Runs";
-  return isExploring(place) ? "Explore" : null;
+  if (isAt(place, "/explore")) return "Explore";
+  return isAt(place, "/history") ? "History" : null;
 }
 
 /** The list of runs asks for its rows by itself, a part at a time. */

@@ -6,10 +6,12 @@ import { written } from "../numbers";
 import type { Figure, StepAxis } from "../schema";
 import { canZoom } from "./axes";
 import { BarsView, TreeView, WaterfallView } from "./bars";
+import { FlameGraphView } from "./flame_graph";
 import { HeatmapView } from "./heatmap";
 import { LayersView } from "./layers";
 import { LinesView } from "./lines";
 import { PointsView } from "./points";
+import { RankGridView } from "./rank_grid";
 import { numbersOf } from "./table";
 import { useStepWindow } from "./zoom";
 
@@ -37,6 +39,8 @@ function Drawing({ figure }: { figure: Figure }) {
       return <LinesView figure={figure} />;
     case "heatmap":
       return <HeatmapView figure={figure} />;
+    case "rank_grid":
+      return <RankGridView figure={figure} />;
     case "bars":
       return <BarsView figure={figure} />;
     case "waterfall":
@@ -45,6 +49,8 @@ function Drawing({ figure }: { figure: Figure }) {
       return <TreeView figure={figure} />;
     case "layers":
       return <LayersView figure={figure} />;
+    case "flame":
+      return <FlameGraphView figure={figure} />;
     case "points":
       return <PointsView figure={figure} />;
   }
@@ -61,6 +67,7 @@ function isBlank(figure: Figure): boolean {
     case "bars":
       return figure.series.every((series) => isEmpty(series.values));
     case "heatmap":
+    case "rank_grid":
       return figure.values.every(isEmpty);
     default:
       return false;

@@ -2,7 +2,7 @@
 
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { written } from "../numbers";
-import { HEAT, type Heatmap } from "../schema";
+import { HEAT, type Heatmap, type RankGrid } from "../schema";
 import { type Theme, useTheme } from "../theme";
 import { canZoom, draggedRange, extent, grid, ink, nearest, stepAxis, zoomControls } from "./axes";
 import { Canvas } from "./canvas";
@@ -55,7 +55,7 @@ function heightOf(figure: Heatmap): number {
 }
 
 /** From the least to the most that a colour stands for. */
-function scaleOf(figure: Heatmap): Range {
+export function scaleOf(figure: Heatmap | RankGrid): Range {
   let [low, high] = [Infinity, -Infinity];
   for (const row of figure.values) {
     for (const value of row) {
@@ -82,6 +82,12 @@ function rampOf(): Uint8ClampedArray {
     }
   }
   return ramp;
+}
+
+/** The colour of a value on a scale. */
+export function heatColour(value: number, [low, high]: Range): string {
+  const level = Math.max(0, Math.min(LEVELS - 1, Math.round(((value - low) / (high - low)) * (LEVELS - 1))));
+  return `rgb(${RAMP.slice(level * 3, level * 3 + 3).join()})`;
 }
 
 function channels(hex: string): number[] {
@@ -248,10 +254,8 @@ function HeatTip({ figure, pointed }: { figure: Heatmap; pointed: Pointed }) {
   );
 }
 
-function Ramp({ figure, scale }: { figure: Heatmap; scale: Range }) {
-  const stops = [0, 32, 64, 96, 128, 160, 192, 224, 255].map(
-    (level) => `rgb(${RAMP.slice(level * 3, level * 3 + 3).join()})`,
-  );
+export function Ramp({ figure, scale }: { figure: Heatmap | RankGrid; scale: Range }) {
+  const stops = [0, 1, 2, 3, 4, 5, 6, 7, 8].map((part) => heatColour(part, [0, 8]));
   const unit = figure.value.unit;
   return (
     <div class="ramp">

@@ -1,7 +1,7 @@
 /** Every figure's numbers as a table: not everybody sees a picture, and some want the numbers. */
 
 import { axisWords, written } from "../numbers";
-import type { Axis, Bars, Branch, Figure, Heatmap, LayerTree, Lines, Series } from "../schema";
+import type { Axis, Bars, Branch, Figure, FlameGraph, Heatmap, LayerTree, Lines, RankGrid, Series } from "../schema";
 
 const MOST_ROWS = 200;
 const MOST_COLUMNS = 40;
@@ -18,6 +18,8 @@ export function numbersOf(figure: Figure): Numbers {
       return thinned(linesNumbers(figure));
     case "heatmap":
       return thinned(heatNumbers(figure));
+    case "rank_grid":
+      return thinned(rankNumbers(figure));
     case "bars":
       return thinned(barsNumbers(figure));
     case "waterfall":
@@ -40,7 +42,19 @@ export function numbersOf(figure: Figure): Numbers {
       };
     case "layers":
       return layerNumbers(figure);
+    case "flame":
+      return flameNumbers(figure);
   }
+}
+
+function rankNumbers({ nodes, ranks, values, value }: RankGrid): Numbers {
+  return {
+    columns: ["Node", "Rank", named(value)],
+    rows: nodes.flatMap((node, place) =>
+      ranks[place]!.map((rank, local) => [node, written(rank), written(values[place]![local])]),
+    ),
+    note: null,
+  };
 }
 
 function named(axis: Axis): string {
@@ -157,4 +171,16 @@ function thinned(numbers: Numbers): Numbers {
     rows: numbers.rows.filter((_, index) => index % every === 0 || index === count - 1),
     note: numbers.note === null ? words : `${numbers.note} ${words}`,
   };
+}
+
+/** All calls of the last view, which leaves none out. */
+function flameNumbers({ views }: FlameGraph): Numbers {
+  const boxes = views[views.length - 1]!.boxes;
+  const depths: number[] = [];
+  const rows = boxes.map(({ label, place, parent, words }) => {
+    const depth = parent < 0 ? 0 : depths[parent]! + 1;
+    depths.push(depth);
+    return ["\u2003".repeat(depth) + label, place, words];
+  });
+  return thinned({ columns: ["Call", "Place", "In words"], rows, note: null });
 }

@@ -15,13 +15,15 @@ interface Properties {
   page: RunPage;
   /** Where finer values of some steps are asked for; `null` in a report. */
   detail: string | null;
+  /** Where the history of the run's command is; `null` in a report. */
+  history: string | null;
   /** The lens that was asked for. */
   lens: string | null;
   /** Asks for another; `null` where there is no server to ask. */
   onLens: ((id: string) => void) | null;
 }
 
-export function RunView({ page, detail, lens, onLens }: Properties) {
+export function RunView({ page, detail, history, lens, onLens }: Properties) {
   const steps = useMemo(() => new StepWindows(detail, lens), [detail, lens]);
   const lenses = useMemo(
     () => ({ chosen: page.lens, all: page.lenses, choose: onLens }),
@@ -30,7 +32,7 @@ export function RunView({ page, detail, lens, onLens }: Properties) {
   return (
     <WindowContext.Provider value={steps}>
       <Announcement verdict={page.verdict} />
-      <HeadView head={page.head} />
+      <HeadView head={page.head} history={history} />
       <VerdictView verdict={page.verdict} />
       <Rail rail={page.rail} parts={page.parts} verdict={page.verdict} />
       <LensContext.Provider value={lenses}>
@@ -57,7 +59,7 @@ function Announcement({ verdict: { status, why } }: { verdict: Verdict }) {
   );
 }
 
-function HeadView({ head }: { head: Head }) {
+function HeadView({ head, history }: { head: Head; history: string | null }) {
   const facts: readonly (readonly [string, string | null])[] = [
     ["Elapsed", head.elapsed],
     ["Steps", head.steps_short],
@@ -83,6 +85,11 @@ function HeadView({ head }: { head: Head }) {
       )}
       <p class="command" title={head.command}>
         <span class="command-words">{head.command}</span>
+        {history !== null && (
+          <a class="history-link" href={history}>
+            History
+          </a>
+        )}
         {head.started && (
           <span class="started" title={head.started}>
             {`started ${localTime(head.started_unix_s, head.started, true)}`}

@@ -20,7 +20,7 @@ interface Properties {
 export function TopBar({ page, home, name, isLost, report, onHelp }: Properties) {
   const theme = useTheme();
   const other = theme === "dark" ? "light" : "dark";
-  const isInside = home !== null && (name === "Explore" || page !== null);
+  const isInside = home !== null && (name === "Explore" || name === "History" || page !== null);
   return (
     <header class="top">
       <div class="crumbs">

@@ -63,6 +63,7 @@ function pictureHeightOf(figure: Figure): number {
     case "lines":
       return figure.zooms ? 350 : 300;
     case "heatmap":
+    case "rank_grid":
       return 420;
     case "bars":
       return 100 + 23 * figure.categories.length;
@@ -72,6 +73,8 @@ function pictureHeightOf(figure: Figure): number {
       return 260;
     case "layers":
       return 640;
+    case "flame":
+      return 420;
     case "points":
       return 360;
   }

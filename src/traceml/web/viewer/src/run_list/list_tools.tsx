@@ -42,6 +42,9 @@ export function ListTools({ base, page, choices, choose, onColumns }: Properties
       <a class="plain" href={`${base}/explore?${new URLSearchParams({ q: choices.filter })}`}>
         Explore
       </a>
+      <a class="plain" href={`${base}/history?${new URLSearchParams({ q: choices.filter })}`}>
+        History
+      </a>
       <a class="plain" href={exportAddress(base, page, choices)} download="runs.csv">
         CSV
       </a>

@@ -1,0 +1,292 @@
+"""An agent that is the head, or joins it: by the marks that ranks leave, over loopback."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+
+from factories import make_run
+from processes import wait_until
+from run_folders import write_run
+from traceml.agent import node_duties
+from traceml.agent.node_duties import NodeDuties, own_address
+from traceml.api.run import RunOptions, new_run
+from traceml.model.errors import UsageError
+from traceml.model.node import (
+    HEAD_MARK,
+    HEAD_WANTED_MARK,
+    JOIN_MARK,
+    ORIGIN_MARK,
+    HeadAddress,
+    NodeWay,
+)
+from traceml.store import folder as folders
+from traceml.store.node_folders import NODES, closing_words, leave_head, parse_head, read_node
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node_duties, "HEAD_WAITS_S", 0.5)
+    monkeypatch.setattr(node_duties, "DELIVERY_TIMEOUT_S", 5.0)
+
+
+@pytest.fixture
+def head(tmp_path: Path) -> Iterator[NodeDuties]:
+    folder = write_run(tmp_path / "logs" / "job", make_run(ranks=2), is_over=False)
+    folders.write_mark(folder, HEAD_WANTED_MARK, json.dumps({"master": "127.0.0.1"}))
+    duties = NodeDuties(folder, print)
+    duties.look()
+    yield duties
+    duties.close()
+
+
+def address_of(head: NodeDuties) -> HeadAddress:
+    found = head._read_address(HEAD_MARK)
+    assert found is not None
+    return found
+
+
+def join(folder: Path, address: HeadAddress) -> NodeDuties:
+    """A node whose rank has found this head."""
+    write_run(folder, make_run(ranks=2), is_over=False)
+    folders.write_mark(folder, JOIN_MARK, json.dumps(asdict(address)))
+    duties = NodeDuties(folder, print)
+    duties.look()
+    return duties
+
+
+def test_a_rank_that_wants_a_head_gets_one(head: NodeDuties):
+    address = address_of(head)
+    assert (address.host, address.machine) == ("127.0.0.1", socket.gethostname())
+    assert address.port and len(address.token) > 20
+    state = read_node(Path(address.folder))
+    assert state is not None and state.way is NodeWay.HEAD
+    assert not head.is_joined
+
+
+def test_an_agent_that_nobody_asks_opens_no_port(tmp_path: Path):
+    duties = NodeDuties(write_run(tmp_path / "run", is_over=False), print)
+    duties.look()
+    assert duties._server is None and not duties.is_joined
+    duties.wait_for_nodes()
+    duties.close()
+
+
+def test_a_restarted_agent_has_the_same_address(head: NodeDuties):
+    before = address_of(head)
+    head.close()
+    again = NodeDuties(Path(before.folder), print)
+    again.look()
+    assert address_of(again) == before
+    again.close()
+
+
+def test_a_restarted_agent_waits_for_the_port_that_the_nodes_know(head: NodeDuties):
+    before = address_of(head)
+    head.close()
+    with socket.create_server((before.host, before.port)) as somebody_else:
+        again = NodeDuties(Path(before.folder), print)
+        again.look()
+        assert not again.is_head
+        somebody_else.close()
+        again.look()
+        assert again.is_head and address_of(again) == before
+        again.close()
+
+
+def test_a_port_that_stays_taken_is_replaced(head: NodeDuties, monkeypatch: pytest.MonkeyPatch):
+    before, said = address_of(head), []
+    head.close()
+    monkeypatch.setattr(node_duties, "PORT_TIMEOUT_S", 0.0)
+    with socket.create_server((before.host, before.port)):
+        again = NodeDuties(Path(before.folder), said.append)
+        again.look()
+        assert again.is_head and address_of(again).port != before.port
+        again.close()
+    assert f"port {before.port} cannot be had" in said[0]
+
+
+def test_a_shared_folder_is_moved_into_the_heads_and_stays_where_it_was_for_training(
+    head: NodeDuties, tmp_path: Path
+):
+    node = tmp_path / "logs" / "job.host-b"
+    duties = join(node, address_of(head))
+    there = Path(address_of(head).folder) / NODES / socket.gethostname()
+    assert node.is_symlink() and node.resolve() == there
+    (node / "agent_saw.json").write_text("{}")  # as processes do that know the old path
+    assert (there / "agent_saw.json").exists()
+    assert duties.deliver()
+    state = read_node(there)
+    assert state is not None and state.way is NodeWay.SHARED and state.is_finished
+    assert folders.settle(node) == there
+    assert not os.path.lexists(node)
+
+
+@pytest.mark.parametrize("why", ["another nonce", "another disk", "no folder is named"])
+def test_a_folder_that_is_not_shared_is_sent(
+    head: NodeDuties, tmp_path: Path, why: str, monkeypatch: pytest.MonkeyPatch
+):
+    address = address_of(head)
+    if why == "another nonce":
+        address = replace(address, nonce="of another run")
+    elif why == "no folder is named":
+        address = replace(address, folder="")
+    else:
+
+        def refuse(*_: object) -> None:
+            raise OSError(30, "Read-only file system")
+
+        monkeypatch.setattr(Path, "rename", refuse)
+    node = tmp_path / "elsewhere" / "run"
+    duties = join(node, address)
+    assert duties.deliver()
+    assert not node.is_symlink()
+    copy = Path(address_of(head).folder) / NODES / socket.gethostname()
+    state = read_node(copy)
+    assert state is not None and state.way is NodeWay.HTTP and state.is_finished
+    assert "the summary of all machines is" in str(closing_words(node))
+
+
+def test_the_head_waits_for_nodes_that_send(head: NodeDuties, tmp_path: Path):
+    duties = join(tmp_path / "elsewhere" / "run", replace(address_of(head), folder=""))
+    assert head._server is not None
+    wait_until(head._server.unfinished_nodes, "the node has joined")
+    assert duties.deliver()
+    assert head._server.unfinished_nodes() == {}
+
+
+def test_a_node_whose_head_is_gone_says_how_to_go_on(
+    head: NodeDuties, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(node_duties, "DELIVERY_TIMEOUT_S", 0.3)
+    node = tmp_path / "elsewhere" / "run"
+    address = replace(address_of(head), nonce="")
+    head.close()
+    assert not join(node, address).deliver()
+    assert f"traceml recover {address.folder} run" in str(closing_words(node))
+
+
+def test_the_address_is_that_of_the_meeting_point(monkeypatch: pytest.MonkeyPatch):
+    assert own_address("127.0.0.1") == "127.0.0.1"
+    assert own_address("localhost") in ("127.0.0.1", "::1")
+    monkeypatch.setattr(node_duties, "resolve", {"host-a": "127.0.1.1"}.get)
+    monkeypatch.setattr(node_duties, "_address_towards", {"192.0.2.1": "10.0.0.7"}.get)
+    assert own_address("host-a") == "10.0.0.7"  # its hosts file calls it loopback
+    monkeypatch.setattr(node_duties, "resolve", {"host-b": "10.9.9.9"}.get)
+    monkeypatch.setattr(node_duties, "_address_towards", {"10.9.9.9": "10.9.9.1"}.get)
+    assert own_address("host-b") == "10.9.9.1"  # the interface that reaches it
+
+
+# --head
+
+
+def test_a_head_on_the_command_line_is_wanted_here_and_joined_elsewhere(tmp_path: Path):
+    here, there = (write_run(tmp_path / name, is_over=False) for name in ("here", "there"))
+    leave_head(here, parse_head("127.0.0.1:7654", "secret"))
+    leave_head(there, parse_head("192.0.2.1:7654", "secret"))
+    assert folders.read_mark(here, HEAD_WANTED_MARK) is not None
+    assert folders.read_mark(here, JOIN_MARK) is None
+    assert folders.read_mark(there, JOIN_MARK) is not None
+    assert parse_head("[::1]:7654", "secret").host == "::1"
+
+
+@pytest.mark.parametrize(
+    ("text", "token", "words"),
+    [
+        ("host-a", "secret", "is no address"),
+        ("host-a:0", "secret", "is no address"),
+        ("host-a:99999", "secret", "is no address"),
+        (":7654", "secret", "is no address"),
+        ("host-a:7654", "", "needs a token"),
+    ],
+)
+def test_a_wrong_head_is_a_usage_error(text: str, token: str, words: str):
+    with pytest.raises(UsageError, match=words):
+        parse_head(text, token)
+
+
+# Names of runs on a logs folder that machines share
+
+
+def test_machines_that_share_a_logs_folder_do_not_take_each_others_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def start(machine: str, *command: str, nodes: int = 1, node_rank: int = 0) -> str:
+        monkeypatch.setattr(socket, "gethostname", lambda: machine)
+        options = RunOptions(run_name="job", logs_dir=tmp_path, nodes=nodes, node_rank=node_rank)
+        folder = new_run("train.py", list(command), options)
+        folders.remove_rings(folders.read_manifest(folder))
+        return folder.name
+
+    assert start("host-b", nodes=2, node_rank=1) == "job.host-b"
+    assert start("host-a", nodes=2) == "job"
+    assert start("host-c", "torchrun", "--nnodes=2") == "job.host-c"  # its ranks know its place
+    with pytest.raises(UsageError, match="exists already"):
+        start("host-a", "torchrun", "--nnodes=2")
+    with pytest.raises(UsageError, match="exists already"):
+        start("host-d", "python", "train.py")  # another job
+
+
+# A run that a command on another machine began
+
+
+@pytest.fixture
+def origin(tmp_path: Path) -> Path:
+    return write_run(tmp_path / "head", make_run(ranks=1))
+
+
+@pytest.fixture
+def duties_of_origin(origin: Path) -> Iterator[NodeDuties]:
+    """Those of the agent of that command."""
+    made = NodeDuties(origin, print)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def node(tmp_path: Path, origin: Path) -> Path:
+    """The folder of a node on which ranks run, but not the command that began the run."""
+    folder = write_run(tmp_path / "node", make_run(ranks=1))
+    folders.write_mark(folder, ORIGIN_MARK, str(origin))
+    folders.write_mark(folder, HEAD_WANTED_MARK, "{}")  # rank 0 is here
+    return folder
+
+
+def test_the_head_does_not_join_itself(origin: Path, duties_of_origin: NodeDuties):
+    """Where rank 0 is on a machine that has joined it, its own ranks find it published."""
+    folders.write_mark(origin, HEAD_WANTED_MARK, "{}")
+    duties_of_origin.look()
+    published = folders.read_mark(origin, HEAD_MARK)
+    assert published is not None
+    folders.write_mark(origin, JOIN_MARK, published)
+    duties_of_origin.look()
+    assert not duties_of_origin.is_joined
+
+
+def test_a_node_joins_the_command_that_began_the_run(
+    origin: Path, node: Path, duties_of_origin: NodeDuties
+):
+    own = NodeDuties(node, print)
+    own.look()
+    assert folders.read_mark(node, HEAD_MARK) is None  # it waits for that of the command
+    duties_of_origin.look()
+    own.look()
+    assert own.is_joined
+    assert len(list((origin / NODES).iterdir())) == 2  # the node, and the mark of a shared folder
+    assert own.deliver()
+
+
+def test_a_command_that_does_not_answer_is_not_waited_for(
+    origin: Path, node: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(node_duties, "ORIGIN_TIMEOUT_S", 0.0)
+    own = NodeDuties(node, print)
+    own.look()
+    assert folders.read_mark(node, HEAD_MARK) is not None
+    own.close()

@@ -1,0 +1,409 @@
+"""Records on their way from a node's agent to the head's, over real sockets."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import ssl
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from threading import Thread
+
+import msgspec
+import pytest
+
+from factories import make_run
+from processes import wait_until
+from run_folders import write_run
+from traceml.agent import node_link, node_server
+from traceml.agent.node_link import BrokenLink, HeadClient, HeadRefuses, NodeLink
+from traceml.agent.node_server import MAX_BODY_BYTES, HeadServer
+from traceml.model.node import HeadAddress, Header, NodeState, NodeWay
+from traceml.store.line_files import append_lines
+from traceml.store.node_folders import NODES, read_node, read_refused, write_node
+from traceml.store.node_mirror import FilePiece, list_copy
+
+CERTIFICATE = Path(__file__).parents[1] / "data" / "head_certificate.pem"
+ADDRESS = HeadAddress(run_id="run-1", host="127.0.0.1", port=0, token="secret", machine="host-a")
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node_link, "SEND_EVERY_S", 0.02)
+    monkeypatch.setattr(node_link, "MIN_RETRY_S", 0.02)
+    monkeypatch.setattr(node_link, "MAX_RETRY_S", 0.05)
+
+
+@pytest.fixture
+def head(tmp_path: Path) -> Path:
+    return write_run(tmp_path / "head", make_run(ranks=2), is_over=False)
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Path:
+    return make_node(tmp_path / "node")
+
+
+def make_node(folder: Path, node_id: str = "7") -> Path:
+    write_run(folder, make_run(ranks=2), is_over=False)
+    state = NodeState("run-1", "host-b", node_id=node_id, hostname="host-b", way=NodeWay.HTTP)
+    write_node(folder, state)
+    return folder
+
+
+@pytest.fixture
+def server(head: Path) -> Iterator[HeadServer]:
+    started = HeadServer(head, ADDRESS)
+    started.start()
+    yield started
+    started.stop()
+
+
+@pytest.fixture
+def link(node: Path, server: HeadServer) -> NodeLink:
+    made = NodeLink(node, server.address)
+    made.start()
+    return made
+
+
+def is_copied(node: Path, copy: Path) -> bool:
+    return copy.is_dir() and list_copy(copy) == list_copy(node)
+
+
+def wait_for_copy(node: Path, head: Path) -> None:
+    wait_until(lambda: is_copied(node, head / NODES / "host-b"), "everything is at the head")
+
+
+def test_what_a_node_records_is_at_the_head_soon(node: Path, head: Path, link: NodeLink):
+    wait_for_copy(node, head)
+    append_lines(node / "samples.jsonl", b"{}\n")
+    wait_for_copy(node, head)
+    assert link.finish(10)
+    state = read_node(head / NODES / "host-b")
+    assert state is not None and state.is_finished
+    assert state.clock_offset_s == pytest.approx(0, abs=state.clock_uncertainty_s)
+    assert read_refused(head) == {}
+
+
+def test_a_clock_that_is_minutes_ahead_is_measured(
+    node: Path, head: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def five_minutes_behind(server: HeadServer, body: bytes) -> dict[str, int]:
+        return {"unix_ns": time.time_ns() - 300 * 10**9}
+
+    monkeypatch.setattr(HeadServer, "_tell_time", five_minutes_behind)
+    server = HeadServer(head, ADDRESS)
+    server.start()
+    link = NodeLink(node, server.address)
+    link.start()
+    assert link.finish(10)
+    server.stop()
+    state = read_node(head / NODES / "host-b")
+    assert state is not None and state.clock_uncertainty_s is not None
+    assert state.clock_offset_s == pytest.approx(300, abs=state.clock_uncertainty_s)
+
+
+def test_a_link_that_breaks_while_the_clock_is_measured_measures_it_again(
+    node: Path, server: HeadServer, monkeypatch: pytest.MonkeyPatch
+):
+    measure, calls = HeadClient.measure_clock, []
+
+    def break_once(self: HeadClient) -> object:
+        calls.append(self)
+        if len(calls) == 1:
+            raise BrokenLink("the head was killed")
+        return measure(self)
+
+    monkeypatch.setattr(HeadClient, "measure_clock", break_once)
+    link = NodeLink(node, server.address)
+    link.start()
+    assert link.finish(10)
+    state = read_node(node)
+    assert state is not None and state.clock_uncertainty_s is not None
+
+
+def test_two_nodes_with_one_hostname_have_two_folders(
+    node: Path, head: Path, tmp_path: Path, server: HeadServer, link: NodeLink
+):
+    wait_until((head / NODES / "host-b" / "run.json").exists, "the node is there")
+    other = NodeLink(make_node(tmp_path / "other", node_id="8"), server.address)
+    other.start()
+    assert other.finish(10) and link.finish(10)
+    found = {path.name: read_node(path) for path in (head / NODES).iterdir() if path.is_dir()}
+    assert {name: state.node_id for name, state in found.items()} == {
+        "host-b": "7",
+        "host-b-2": "8",
+    }
+
+
+def test_a_head_that_is_restarted_goes_on_where_it_was(
+    node: Path, head: Path, server: HeadServer, link: NodeLink
+):
+    wait_for_copy(node, head)
+    server.stop()
+    append_lines(node / "samples.jsonl", b"{}\n")
+    again = HeadServer(head, server.address)  # on the same port
+    again.start()
+    assert link.finish(10)
+    again.stop()
+    assert is_copied(node, head / NODES / "host-b")
+    assert read_refused(head) == {}
+
+
+def test_a_link_that_is_cut_loses_nothing(node: Path, head: Path, server: HeadServer):
+    with Forwarder(server.address.port) as forwarder:
+        link = NodeLink(node, replace(server.address, port=forwarder.port))
+        link.start()
+        wait_for_copy(node, head)
+        forwarder.cut()
+        append_lines(node / "samples.jsonl", b"{}\n")
+        (node / "agent_saw.json").write_text("{}")
+        assert not is_copied(node, head / NODES / "host-b")
+        forwarder.mend()
+        wait_for_copy(node, head)
+        assert link.finish(10)
+
+
+def test_a_head_that_is_gone_is_waited_for_no_longer_than_asked(
+    node: Path, server: HeadServer, link: NodeLink
+):
+    server.stop()
+    began_s = time.monotonic()
+    assert not link.finish(0.3)
+    assert time.monotonic() - began_s < 5
+    state = read_node(node)
+    assert state is not None and state.is_finished and not state.is_delivered
+
+
+def test_an_encrypted_link_trusts_the_published_certificate_alone(node: Path, head: Path):
+    server = HeadServer(head, ADDRESS, CERTIFICATE)
+    server.start()
+    try:
+        assert len(server.address.certificate) == 64
+        link = NodeLink(node, server.address)
+        link.start()
+        assert link.finish(10)
+        forged = HeadClient(replace(server.address, certificate="0" * 64))
+        with pytest.raises(BrokenLink, match="another certificate"):
+            forged.measure_clock(1)
+        named = HeadClient(replace(server.address, certificate=""), authority=CERTIFICATE)
+        assert named.measure_clock(1).offset_s == pytest.approx(0, abs=1)
+        plain = HeadClient(replace(server.address, certificate=""))
+        with pytest.raises(BrokenLink):
+            plain.measure_clock(1)
+    finally:
+        server.stop()
+
+
+def test_a_certificate_that_is_none_is_said_at_once(head: Path, tmp_path: Path):
+    (tmp_path / "empty.pem").write_text("")
+    with pytest.raises((OSError, ssl.SSLError)):
+        HeadServer(head, ADDRESS, tmp_path / "empty.pem").start()
+
+
+# What is refused
+
+
+def ask(
+    server: HeadServer,
+    body: bytes = b"",
+    path: str = "/v1/hello",
+    length: int | None = None,
+    **headers: str,
+) -> int:
+    """Send one request; returns the status."""
+    sent = {
+        Header.TOKEN: "Bearer secret",
+        Header.RUN: "run-1",
+        Header.TRANSPORT: "1",
+        **{name.replace("_", "-"): text for name, text in headers.items()},
+    }
+    connection = http.client.HTTPConnection("127.0.0.1", server.address.port, timeout=10)
+    with closing(connection):
+        connection.putrequest("POST", path)
+        for name, text in sent.items():
+            connection.putheader(name, text)
+        connection.putheader(Header.LENGTH, str(len(body) if length is None else length))
+        connection.endheaders(body)
+        return connection.getresponse().status
+
+
+def pieces(*found: FilePiece) -> bytes:
+    return zlib.compress(msgspec.msgpack.encode(found))
+
+
+GREETING = json.dumps({"name": "host-b", "node_id": "7"}).encode()
+TO_HOST_B = "/v1/pieces?node=host-b"
+
+
+@pytest.mark.parametrize(
+    ("send", "status", "why"),
+    [
+        (lambda s: ask(s, GREETING, authorization="Bearer wrong"), 401, "token"),
+        (lambda s: ask(s, GREETING, authorization=""), 401, "token"),
+        (lambda s: ask(s, GREETING, x_traceml_run="run-2"), 403, "run"),
+        (lambda s: ask(s, GREETING, x_traceml_transport="2"), 426, "version"),
+        (lambda s: ask(s, length=1 << 30), 413, "size"),
+        (lambda s: ask(s, length=MAX_BODY_BYTES + 1), 413, "size"),
+        (lambda s: ask(s, zlib.compress(bytes(1 << 24)), TO_HOST_B), 413, "size"),
+        (lambda s: ask(s, pieces(FilePiece("../run.json", 0, b"{}")), TO_HOST_B), 400, "path"),
+        (lambda s: ask(s, b"neither", TO_HOST_B), 400, "request"),
+        (lambda s: ask(s, b"[]"), 400, "request"),
+        (lambda s: ask(s, b"", "/etc/passwd"), 404, "request"),
+        (lambda s: ask(s, pieces(), "/v1/pieces?node=stranger"), 404, "request"),
+    ],
+    ids=[
+        "wrong token",
+        "no token",
+        "another run",
+        "another version",
+        "a gigabyte",
+        "one byte too many",
+        "megabytes once it is unpacked",
+        "a name that leaves the folder",
+        "no pieces",
+        "no greeting",
+        "another page",
+        "a node that did not greet",
+    ],
+)
+def test_what_is_refused_is_counted_and_changes_nothing(
+    head: Path, server: HeadServer, send: Callable[[HeadServer], int], status: int, why: str
+):
+    assert ask(server, GREETING) == 200
+    before = list_copy(head)
+    assert send(server) == status
+    assert read_refused(head) == {why: 1}
+    assert list_copy(head) == before
+    assert ask(server, GREETING) == 200  # the others go on
+
+
+def test_a_request_without_end_is_refused(head: Path, server: HeadServer):
+    with socket.create_connection(("127.0.0.1", server.address.port), 10) as connection:
+        connection.sendall(b"GET / HTTP/1.1\r\n" + b"a: " + b"x" * (64 << 10))
+        assert connection.recv(64).startswith(b"HTTP/1.1 400")
+    assert read_refused(head) == {"request": 1}
+
+
+def test_a_node_with_a_wrong_token_gives_up_and_says_so(node: Path, server: HeadServer):
+    said: list[str] = []
+    link = NodeLink(node, replace(server.address, token="wrong"), said=said.append)
+    link.start()
+    wait_until(lambda: bool(said), "it gives up")
+    assert not link.finish(1)
+    state = read_node(node)
+    assert state is not None and state.trouble is not None and "token" in state.trouble
+
+
+def test_a_head_of_another_version_says_what_to_do(
+    server: HeadServer, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(node_link, "TRANSPORT_VERSION", 2)
+    with pytest.raises(HeadRefuses, match="install the same TraceML on all nodes"):
+        HeadClient(server.address).greet(NodeState("run-1", "host-b"))
+
+
+def test_bytes_that_the_head_lost_are_sent_again(
+    node: Path, head: Path, server: HeadServer, link: NodeLink
+):
+    copy = head / NODES / "host-b"
+    wait_for_copy(node, head)
+    (copy / "samples.jsonl").write_bytes(b"")
+    append_lines(node / "samples.jsonl", b"{}\n")
+    wait_for_copy(node, head)
+    assert (copy / "samples.jsonl").read_bytes() == (node / "samples.jsonl").read_bytes()
+
+
+def test_the_head_knows_who_has_not_finished(
+    node: Path, head: Path, server: HeadServer, link: NodeLink
+):
+    wait_for_copy(node, head)
+    assert list(server.unfinished_nodes()) == ["host-b"]
+    heard_s = server._heard_s["host-b"]
+    wait_until(lambda: server._heard_s["host-b"] > heard_s, "a node with no news gives a sign")
+    assert link.finish(10)
+    assert server.unfinished_nodes() == {}
+
+
+def test_a_port_that_is_taken_is_said(head: Path, server: HeadServer):
+    with pytest.raises(OSError):
+        HeadServer(head, server.address).start()
+
+
+def test_a_full_disk_at_the_head_costs_nothing(
+    node: Path, head: Path, server: HeadServer, link: NodeLink, monkeypatch: pytest.MonkeyPatch
+):
+    wait_for_copy(node, head)
+    right, tries = node_server.apply_piece, []
+
+    def full(folder: Path, piece: FilePiece) -> None:
+        tries.append(piece)
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(node_server, "apply_piece", full)
+    append_lines(node / "samples.jsonl", b"{}\n")
+    wait_until(lambda: len(tries) > 1, "it is tried again")
+    monkeypatch.setattr(node_server, "apply_piece", right)
+    wait_for_copy(node, head)
+    copied = (head / NODES / "host-b" / "samples.jsonl").read_bytes()
+    assert copied == (node / "samples.jsonl").read_bytes()
+
+
+class Forwarder:
+    """Passes bytes on to a port, until it is cut."""
+
+    def __init__(self, to: int) -> None:
+        self._to = to
+        self._open: list[socket.socket] = []
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self._is_cut = False
+        Thread(target=self._accept, daemon=True).start()
+
+    def __enter__(self) -> Forwarder:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.cut()
+        self._listener.close()
+
+    def cut(self) -> None:
+        self._is_cut = True
+        for each in self._open:
+            each.close()
+        self._open = []
+
+    def mend(self) -> None:
+        self._is_cut = False
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                near, _ = self._listener.accept()
+            except OSError:
+                return
+            if self._is_cut:
+                near.close()
+                continue
+            far = socket.create_connection(("127.0.0.1", self._to))
+            self._open += [near, far]
+            Thread(target=self._pass_on, args=(near, far), daemon=True).start()
+            Thread(target=self._pass_on, args=(far, near), daemon=True).start()
+
+    @staticmethod
+    def _pass_on(source: socket.socket, target: socket.socket) -> None:
+        try:
+            while content := source.recv(1 << 16):
+                target.sendall(content)
+        except OSError:
+            pass
+        for each in (source, target):
+            try:
+                each.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                continue

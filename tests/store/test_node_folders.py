@@ -1,0 +1,249 @@
+"""Runs over several machines: their folders are one run, on one clock."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from factories import make_run
+from node_runs import bring_to_head, split_run, write_nodes
+from run_folders import write_run
+from traceml.agent.close import recover, summarise
+from traceml.api.artifact_contents import located
+from traceml.api.find_runs import recover as recover_by_name
+from traceml.model.environment import TROUBLE_MARK
+from traceml.model.errors import UsageError
+from traceml.model.failure import AgentSaw, Death
+from traceml.model.node import NodeWay
+from traceml.store import folder as folders
+from traceml.store.failures import write_seen
+from traceml.store.folder_versions import scan_runs
+from traceml.store.load import ARTIFACTS, load_run
+from traceml.store.node_folders import (
+    NODE,
+    NODES,
+    free_name,
+    node_folders,
+    read_node,
+    write_node,
+)
+from traceml.summaries.read import read_summary
+
+
+def test_the_ranks_of_all_nodes_are_one_run(tmp_path: Path):
+    run = make_run(ranks=4, slow_rank=3)
+    one = load_run(write_run(tmp_path / "one", run))
+    several = load_run(bring_to_head(*write_nodes(tmp_path, 2, run=run)))
+    assert [record.rank.rank for record in several.ranks] == [0, 1, 2, 3]
+    for alone, found in zip(one.ranks, several.ranks, strict=True):
+        assert np.array_equal(alone.steps["wall_ns"], found.steps["wall_ns"])
+    assert [node.state.name for node in several.nodes] == ["host-a", "host-b"]
+    assert [node.ranks for node in several.nodes] == [(0, 1), (2, 3)]
+    assert several.nodes[0].state.way is NodeWay.HEAD
+    assert several.notes == ()
+
+
+def test_a_run_on_one_machine_has_no_nodes(tmp_path: Path):
+    found = load_run(write_run(tmp_path / "one", make_run(ranks=2)))
+    assert found.nodes == ()
+    assert found.samples_of_all_nodes == found.samples
+
+
+def test_processes_of_two_nodes_with_one_number_stay_apart(tmp_path: Path):
+    head, other = write_nodes(tmp_path, 2)
+    write_seen(other, AgentSaw(deaths=(Death(2, 1000, 1_800_000_030.0, 137),)))
+    found = load_run(bring_to_head(head, other))
+    pids = {record.rank.rank: record.rank.pid for record in found.ranks}
+    assert len(set(pids.values())) == 4
+    assert (pids[0], pids[1]) == (1000, 1001)  # the head's keep theirs
+    assert [death.pid for death in found.seen.deaths] == [pids[2]]
+    assert [death.rank for death in found.seen.deaths] == [2]
+    sampled = {
+        process.rank: process.pid
+        for sample in found.samples_of_all_nodes
+        for process in sample.processes
+    }
+    assert sampled == pids
+
+
+def test_clocks_that_differ_by_minutes_are_brought_together(tmp_path: Path):
+    run = make_run(ranks=4)
+    right = load_run(bring_to_head(*write_nodes(tmp_path / "right", 2, run=run)))
+    wrong = load_run(bring_to_head(*write_nodes(tmp_path / "wrong", 2, ahead_s=300.0, run=run)))
+    starts = [record.rank.unix_s(int(record.steps["start_ns"][0])) for record in right.ranks]
+    assert [
+        record.rank.unix_s(int(record.steps["start_ns"][0])) for record in wrong.ranks
+    ] == pytest.approx(starts, abs=1e-6)
+    assert [s.unix_s for s in wrong.nodes[1].samples] == [s.unix_s for s in right.nodes[1].samples]
+    assert wrong.nodes[1].state.clock_offset_s == 300.0
+
+
+def test_what_is_asked_by_rank_comes_from_every_node(tmp_path: Path):
+    head = bring_to_head(*write_nodes(tmp_path, 2))
+    summary = summarise(head)
+    assert summary.process is not None
+    assert list(summary.process.groups.rows) == ["0", "1", "2", "3"]
+    assert summary.primary_diagnosis.kind == "COMPUTE_STRAGGLER"
+    assert [node.name for node in summary.nodes] == ["host-a", "host-b"]
+    assert summary.meta.nodes_observed == 2
+
+
+# What is missing
+
+
+def test_a_node_that_was_cut_off_is_named(tmp_path: Path):
+    head = bring_to_head(*write_nodes(tmp_path, 2))
+    copy = head / NODES / "host-b"
+    state = read_node(copy)
+    assert state is not None
+    write_node(copy, replace(state, is_finished=False))
+    summary = summarise(head)
+    assert [node.is_complete for node in summary.nodes] == [True, False]
+    assert summary.tracer is not None
+    assert any("host-b was cut off" in note for note in summary.tracer.notes)
+
+
+def test_a_node_with_a_newer_version_is_named(tmp_path: Path):
+    head = bring_to_head(*write_nodes(tmp_path, 2))
+    copy = head / NODES / "host-b"
+    state = read_node(copy)
+    assert state is not None
+    write_node(copy, replace(state, record_format=99, traceml_version="9.0"))
+    (note,) = load_run(head).notes
+    assert "node host-b ran TraceML 9.0" in note
+
+
+def test_logged_files_of_every_node_say_where_they_are(tmp_path: Path):
+    """Both nodes log a file in a call with the same number; a third one shares the head's disk."""
+    places = write_nodes(tmp_path, 3, run=make_run(ranks=6))
+    for place in places:
+        name = place.parent.name
+        said = {"kind": "artifact", "id": "7-1", "name": name, "path": "model.pt", "unix_ns": 1}
+        (place / "rank-9-7.messages").write_text(json.dumps(said) + "\n")
+        kept = {"size_bytes": 3, "sha256": name, "stored": "artifacts/1/model.pt"}
+        (place / ARTIFACTS).write_text(json.dumps({"7-1": kept}))
+        (place / "artifacts/1").mkdir(parents=True)
+        (place / "artifacts/1/model.pt").write_text("abc")
+    head = bring_to_head(*places)
+    shutil.copytree(places[2] / "artifacts", head / NODES / "host-c" / "artifacts")
+    for node in ("host-b", "host-c"):
+        state = read_node(head / NODES / node)
+        assert state is not None
+        write_node(head / NODES / node, replace(state, folder=f"/runs/{node}"))
+    found = {artifact.name: artifact for artifact in load_run(head).artifacts}
+    assert {name: each.sha256 for name, each in found.items()} == {name: name for name in found}
+    assert found["host-a"].stored == "artifacts/1/model.pt"
+    assert found["host-b"].stored is None
+    assert found["host-b"].note == (
+        "its content is on node host-b, in /runs/host-b/artifacts/1/model.pt"
+    )
+    assert found["host-c"].stored == "nodes/host-c/artifacts/1/model.pt"
+    assert located("A", head, found["host-c"].stored, 3, None).read_text() == "abc"
+
+
+def test_a_remark_about_many_nodes_is_said_once(tmp_path: Path):
+    head = bring_to_head(*write_nodes(tmp_path, 6, run=make_run(ranks=12)))
+    for copy in node_folders(head):
+        state = read_node(copy)
+        assert state is not None
+        write_node(copy, replace(state, is_finished=False))
+        folders.write_mark(copy, TROUBLE_MARK, "no sensor can be read")
+    last = head / NODES / "host-f"
+    folders.write_mark(last, TROUBLE_MARK, "the disk is full")
+    found = load_run(head).notes
+    assert found[0] == "4 nodes (host-b, host-c, host-d, …): no sensor can be read"
+    assert found[1] == "node host-f: the disk is full"
+    assert found[2].startswith("5 nodes (host-b, host-c, host-d, …) were cut off before their end")
+    assert len(found) == 3
+
+
+def test_a_node_that_never_came_is_counted(tmp_path: Path):
+    head, other, _ = write_nodes(tmp_path, 3)
+    summary = summarise(bring_to_head(head, other))
+    assert summary.tracer is not None
+    assert any("1 node of 3 never reached" in note for note in summary.tracer.notes)
+    assert "INCOMPLETE_DATA" in {issue.kind for issue in summary.step_time.issues}
+
+
+def test_what_the_head_refused_is_said(tmp_path: Path):
+    head = bring_to_head(*write_nodes(tmp_path, 2))
+    (head / NODES / "refused.json").write_text(json.dumps({"token": 3}))
+    summary = summarise(head)
+    assert summary.tracer is not None
+    assert any("refused 3 requests without the run's token" in n for n in summary.tracer.notes)
+
+
+def test_damage_in_nodes_is_passed_over(tmp_path: Path):
+    head = bring_to_head(*write_nodes(tmp_path, 2))
+    (head / NODES / "host-b" / NODE).write_text('{"name": 3')
+    (head / NODES / "elsewhere").symlink_to(tmp_path)
+    (head / NODES / "empty").mkdir()
+    (head / NODES / "refused.json").write_text("[]")
+    assert [path.name for path in node_folders(head)] == ["host-b"]
+    assert len(load_run(head).ranks) == 4
+
+
+def test_a_node_whose_folder_is_damaged_is_left_out_and_named(tmp_path: Path):
+    head = bring_to_head(*write_nodes(tmp_path, 2))
+    (head / NODES / "host-b" / folders.MANIFEST).write_text("{")
+    found = load_run(head)
+    assert [record.rank.rank for record in found.ranks] == [0, 1]
+    assert any("node host-b is left out" in note for note in found.notes)
+
+
+# Recovery
+
+
+def test_recovered_folders_equal_what_the_head_would_have_written(tmp_path: Path):
+    head, *others = write_nodes(tmp_path / "run", 3, ahead_s=1.5)
+    summarise(bring_to_head(head, *others))
+    written = json.loads((head / folders.SUMMARY).read_text())
+    apart = write_nodes(tmp_path / "apart", 3, ahead_s=1.5)
+    recover(apart[1], [apart[2], apart[0]])  # in any order
+    assert json.loads((apart[0] / folders.SUMMARY).read_text()) == written
+
+
+def test_a_node_that_never_joined_is_added_once(tmp_path: Path):
+    head, other = write_nodes(tmp_path, 2)
+    (head / NODE).unlink()
+    (other / NODE).unlink()
+    for _ in range(2):
+        recover_by_name(str(head), tmp_path, [str(other)])
+    summary = read_summary(head / folders.SUMMARY)
+    assert [(node.name, node.way) for node in summary.nodes] == [
+        ("host-a", "head"),
+        ("host-b", "copied"),
+    ]
+    assert [node.ranks for node in summary.nodes] == [(0, 1), (2, 3)]
+
+
+def test_folders_of_two_runs_are_not_put_together(tmp_path: Path):
+    head, other = write_nodes(tmp_path, 2)
+    state = read_node(other)
+    assert state is not None
+    write_node(other, replace(state, run_id="another"))
+    with pytest.raises(UsageError, match="not of the same run"):
+        recover(head, [other])
+    (other / NODE).unlink()
+    stranger = split_run(make_run(ranks=8), 2)[1]
+    with pytest.raises(UsageError, match="not of the same run"):
+        recover(head, [write_run(tmp_path / "stranger", stranger)])
+
+
+def test_a_node_that_has_moved_into_its_run_is_no_run_of_its_own(tmp_path: Path):
+    head, other = write_nodes(tmp_path, 2)
+    (head.parent / "run.host-b").symlink_to(bring_to_head(head, other) / NODES / "host-b")
+    found = scan_runs(head.parent)
+    assert (list(found.versions), found.notes) == (["run"], ())
+
+
+def test_names_of_nodes_are_free(tmp_path: Path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a-2").mkdir()
+    assert free_name(tmp_path, "a") == "a-3"
+    assert free_name(tmp_path / "missing", "a") == "a"
