@@ -20,6 +20,11 @@ WORKERS ?= auto
 PYTEST := $(BIN)/python -m pytest --numprocesses $(WORKERS)
 INTEGRATIONS := tests/integrations
 
+# What failed (pytest's status 1, nothing else) runs once more, one test at a time: a defect fails again, what
+# lost a race against its neighbours is named by the first run's output and passes.
+AGAIN_ALONE := || { [ $$? -eq 1 ] && echo 'Once more, alone: the tests that failed' && \
+  $(BIN)/python -m pytest --verbose --last-failed --last-failed-no-failures none
+
 .PHONY: demo test quick test-integrations examples check bench faults layer-faults deep-cost gpu wheels docs pictures clean
 
 demo: $(READY)
@@ -28,14 +33,14 @@ demo: $(READY)
 # Everything but the tests with heavy packages of others, and the longer ones of the examples.
 test: $(READY)
 	.ci/browser
-	$(PYTEST) --ignore $(INTEGRATIONS) -m 'not examples'
+	$(PYTEST) --ignore $(INTEGRATIONS) -m 'not examples' $(AGAIN_ALONE) --ignore $(INTEGRATIONS); }
 
 # What starts no process, for the inner loop; what takes long nevertheless is listed at the end.
 quick: $(READY)
 	$(PYTEST) --ignore $(INTEGRATIONS) -m 'not slow' --durations 10 --durations-min 1
 
 test-integrations: $(READY_INTEGRATIONS)
-	$(PYTEST) $(INTEGRATIONS)
+	$(PYTEST) $(INTEGRATIONS) $(AGAIN_ALONE) $(INTEGRATIONS); }
 
 # The trainings of examples/training, each with its mistake and without: is TraceML right about them? One at a
 # time, because they measure.
