@@ -137,13 +137,25 @@ def test_what_user_code_raises_that_only_we_call_is_counted_and_goes_no_further(
     assert traced.session._failures == 8
 
 
-def test_an_exception_that_is_set_from_outside_reaches_the_script(traced, monkeypatch):
-    set_exception = ctypes.PyDLL(None).PyThreadState_SetAsyncExc
-    set_exception.argtypes = [ctypes.c_ulong, ctypes.py_object, ctypes.py_object]
+set_exception = ctypes.PyDLL(None).PyThreadState_SetAsyncExc
+set_exception.argtypes = [ctypes.c_ulong, ctypes.py_object, ctypes.py_object]
+
+
+def be_interrupted(batch):
+    """What our code calls, of torch's for example, and is running when an exception is set."""
+    set_exception(get_ident(), TooLate, batch)
+    return sum(each for each in range(100))
+
+
+@pytest.mark.parametrize(
+    "interrupt",
+    # A function in C, which ignores the batch: the next frame that runs is one of ours.
+    [functools.partial(set_exception, get_ident(), TooLate), be_interrupted],
+    ids=["in our code", "in what it calls"],
+)
+def test_an_exception_that_is_set_from_outside_reaches_the_script(traced, monkeypatch, interrupt):
     job = Job()
     job.train()
-    # A function in C, which ignores the batch: the next frame that runs is one of ours.
-    interrupt = functools.partial(set_exception, get_ident(), TooLate)
     monkeypatch.setattr(loaders, "contents_of", interrupt)
     with pytest.raises(TooLate):
         job.train()

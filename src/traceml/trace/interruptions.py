@@ -13,8 +13,9 @@ import os
 import signal
 import sys
 from inspect import CO_OPTIMIZED
+from opcode import opmap
 from pathlib import Path
-from types import CodeType, FrameType, FunctionType, MethodType
+from types import CodeType, FrameType, FunctionType, MethodType, TracebackType
 from typing import Any
 
 PACKAGE = str(Path(__file__).parents[1]) + os.sep
@@ -24,6 +25,7 @@ MAX_WRAPPERS = 8
 
 _WITHOUT_WORDS = (AssertionError, MemoryError, NotImplementedError, StopIteration)
 """What our own code, or what it calls in C, raises without saying anything."""
+_RAISE = opmap["RAISE_VARARGS"]
 _HAS_VARIABLE_ARGUMENTS = 0x04
 _HAS_VARIABLE_OPTIONS = 0x08
 
@@ -50,16 +52,22 @@ def is_interruption(error: BaseException) -> bool:
     if not isinstance(error, Exception):
         return True
     handlers = _codes_of_handlers()
-    traceback, frame = error.__traceback__, None
+    traceback, last, frame = error.__traceback__, None, None
     while traceback is not None:
-        caller, frame = frame, traceback.tb_frame
+        caller, frame, last = frame, traceback.tb_frame, traceback
         if frame.f_code in handlers or (caller is not None and _was_interrupting(frame, caller)):
             return True
         traceback = traceback.tb_next
     # An exception that is set from outside comes as a class: it has no words, and is raised in
-    # whichever frame was running.
+    # whichever frame was running, be it one of torch's, at whatever that was doing.
     is_silent = not error.args and not isinstance(error, _WITHOUT_WORDS)
-    return is_silent and frame is not None and is_ours(frame)
+    return is_silent and last is not None and not _raises_itself(last)
+
+
+def _raises_itself(last: TracebackType) -> bool:
+    """Whether a traceback ends at a `raise` of code that is not ours."""
+    frame = last.tb_frame
+    return not is_ours(frame) and frame.f_code.co_code[last.tb_lasti] == _RAISE
 
 
 def is_ours(frame: FrameType) -> bool:
