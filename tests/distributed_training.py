@@ -29,6 +29,7 @@ def options():
     parser.add_argument("--kind", choices=("ddp", "fsdp1", "fsdp2", "explicit"), default="ddp")
     parser.add_argument("--fork-ranks", type=int, default=0, help="instead of torchrun's")
     parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--until", type=Path, help="go on after that until this file exists")
     parser.add_argument("--micro-batches", type=int, default=1)
     parser.add_argument("--late-rank", type=int, default=-1)
     parser.add_argument("--where", default="backward")
@@ -65,7 +66,7 @@ class LateBackward(torch.autograd.Function):
 
 class Samples(Dataset):
     def __len__(self):
-        return 8 * ARGUMENTS.steps * ARGUMENTS.micro_batches
+        return 10**9 if ARGUMENTS.until else 8 * ARGUMENTS.steps * ARGUMENTS.micro_batches
 
     def __getitem__(self, index):
         if index % 8 == 0:
@@ -148,9 +149,23 @@ def accumulating(model):
     return (model.inner if ARGUMENTS.nested else model).no_sync()
 
 
+def steps():
+    """Once for each step; with --until, all ranks agree on whether another one follows."""
+    yield from range(ARGUMENTS.steps)
+    while ARGUMENTS.until and _agree(not ARGUMENTS.until.exists()):
+        yield
+
+
+def _agree(is_wanted):
+    wanted = torch.tensor([float(is_wanted)])
+    dist.all_reduce(wanted)
+    return bool(wanted.item())
+
+
 def train(model, optimizer):
     batches = iter(DataLoader(Samples(), batch_size=8))
-    for _ in range(ARGUMENTS.steps):
+    taken = 0
+    for _ in steps():
         optimizer.zero_grad()
         for micro_batch in range(ARGUMENTS.micro_batches):
             waits = micro_batch < ARGUMENTS.micro_batches - 1
@@ -165,6 +180,9 @@ def train(model, optimizer):
                 dist.all_reduce(parameter.grad)
                 parameter.grad /= dist.get_world_size()
         optimizer.step()
+        taken += 1
+    if ARGUMENTS.until:
+        print(f"rank {dist.get_rank()} took {taken} steps", flush=True)
     return loss
 
 

@@ -155,7 +155,10 @@ class Machines:
         """What a short command prints, on the network of a machine."""
         outside = ["ip", "netns", "exec", self._space(number)]
         done = subprocess.run(
-            [*outside, *command], capture_output=True, env={**os.environ, **environment}, timeout=30
+            [*outside, *command],
+            capture_output=True,
+            env={**os.environ, **environment},
+            timeout=120,
         )
         return done.stdout.decode() + done.stderr.decode()
 

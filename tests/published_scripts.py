@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from processes import PATIENCE_S
 from warm_jobs import WarmJob, run_warm
 
 
@@ -34,6 +35,7 @@ class Ran:
             text=True,
             env=_environment(),
             cwd=logs,
+            timeout=PATIENCE_S,
         )
         return cls(ran.returncode, ran.stdout, ran.stderr, _read_summary(logs, script.stem))
 
@@ -52,7 +54,7 @@ class Ran:
     @property
     def steps_taken(self) -> int:
         """What the script counted next to `optimizer.step()`."""
-        return int(re.findall(r"^steps: (\d+)$", self.stdout, re.MULTILINE)[-1])
+        return int(re.findall(r"(?<![a-z ])steps: (\d+)", self.stdout)[-1])
 
     @property
     def steps_recorded(self) -> int:

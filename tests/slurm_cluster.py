@@ -35,7 +35,8 @@ MpiDefault=none
 SwitchType=switch/none
 SlurmdParameters=config_overrides
 ReturnToService=2
-KillWait=30
+KillWait=120
+MessageTimeout=100
 StateSaveLocation={folder}/state
 SlurmdSpoolDir={folder}/spool-%n
 SlurmdPidFile={folder}/slurmd-%n.pid
@@ -85,7 +86,6 @@ class SlurmCluster:
         wait_until(
             lambda: self.call("sinfo", "-h", "-o", "%T %D").split() == ["idle", "2"],
             "both nodes are idle",
-            60,
         )
         return self
 
@@ -136,10 +136,11 @@ class SlurmCluster:
         def ended() -> dict[str, str] | None:
             words = self.call("scontrol", "show", "job", "--oneliner", job).split()
             found = dict(word.partition("=")[::2] for word in words)
-            is_over = found["JobState"] not in ("PENDING", "RUNNING", "COMPLETING")
+            state = found.get("JobState")  # none where the controller does not answer
+            is_over = state not in (None, "PENDING", "RUNNING", "COMPLETING")
             return found if is_over else None
 
-        return wait_until(ended, f"job {job} is over", 90)
+        return wait_until(ended, f"job {job} is over")
 
 
 _MOUNT_CGROUP = (

@@ -14,6 +14,8 @@ from typing import Any
 from processes import Finished, marked_environment
 
 WARM = Path(__file__).with_name("warm_torch.py")
+TIMEOUT_S = 2400
+"""Of many scripts, where all of them wait for cores."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,7 @@ def run_warm(jobs: Sequence[WarmJob], at_once: int) -> Iterator[Finished]:
         capture_output=True,
         text=True,
         env=marked_environment(mark),
+        timeout=TIMEOUT_S,
         check=False,
     )
     assert ran.returncode == 0, ran.stderr

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 SCRIPT = """\
-import gc, os, sys, time
+import gc, glob, os, sys, time
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -35,15 +35,23 @@ model = DistributedDataParallel(
     nn.Sequential(nn.Linear(256, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.Linear(1024, 1))
 )
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
-open("ready", "w").close()
-end = time.monotonic() + 5
+if os.environ["RANK"] == "0":
+    open("ready", "w").close()
+
+
+def samples():
+    return sum(open(path, "rb").read().count(b"\\n") for path in glob.glob("logs/*/samples.jsonl"))
+
+
+enough = samples() + 6  # one a second, where the agent gets its turn
+end = time.monotonic() + 120
 goes_on = torch.ones(1)
 while goes_on:
     for _ in range(4):
         optimizer.zero_grad()
         model(torch.randn(96, 256)).pow(2).mean().backward()
         optimizer.step()
-    goes_on.fill_(time.monotonic() < end)
+    goes_on.fill_(samples() < enough and time.monotonic() < end)
     dist.broadcast(goes_on, 0)
 dist.barrier()
 del model, optimizer

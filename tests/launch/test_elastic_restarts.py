@@ -11,7 +11,7 @@ import pytest
 
 from processes import PYTHON, kernel_tells_of_collected_processes, run_traceml
 
-TIMEOUT_S = 120
+TIMEOUT_S = 300
 
 ELASTIC = """\
 import os, signal

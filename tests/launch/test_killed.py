@@ -206,6 +206,9 @@ def test_a_summary_built_again_is_equal_field_by_field(tmp_path: Path) -> None:
         "    traceml.log_metrics({'loss': 1 / (step + 1)}, step=step)\n"
         "    with traceml.trace_time('pause'):\n"
         "        time.sleep(0.001)\n"
+        "from pathlib import Path\n"
+        "while not any('pid' in p.read_text() for p in Path('logs').glob('*/samples.jsonl')):\n"
+        "    time.sleep(0.05)\n"  # until the agent has seen the process
         "traceml.log_artifact('weights')\n"
     )
     done = run_traceml(["run", "train.py"], tmp_path, script)

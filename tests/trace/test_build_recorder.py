@@ -36,6 +36,7 @@ def wheel(checkout: Path, dist: Path, **environment: str) -> Path:
         env={**os.environ, "TRACEML_WITHOUT_VIEWER": "1", **environment},
         capture_output=True,
         check=True,
+        timeout=600,
     )
     (found,) = dist.glob("*.whl")
     return found
@@ -72,7 +73,9 @@ def test_a_wheel_with_c_is_for_this_machine_and_works_there(checkout, tmp_path):
     environment = {**os.environ, "PYTHONPATH": str(tmp_path / "installed")}
     environment.pop("TRACEML_WITHOUT_C", None)
     command = [sys.executable, "-S", "-c", script]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, check=True, timeout=600
+    )
     assert done.stdout == "<class 'traceml.trace._recorder.Events'>\n"
 
 

@@ -127,6 +127,8 @@ def test_the_steps_of_compiled_models_are_recorded(results):
 
 def _run(command, folder):
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    ran = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=folder)
+    ran = subprocess.run(
+        command, capture_output=True, text=True, env=environment, cwd=folder, timeout=600
+    )
     assert ran.returncode == 0, ran.stderr
     return json.loads(ran.stdout.splitlines()[-1])

@@ -11,7 +11,7 @@ from torch import nn
 import traceml
 from traceml.store.layer_records import read_layers
 
-COMPILING_S = 0.05
+COMPILING_S = 0.2
 
 dynamo = pytest.importorskip("torch._dynamo")
 

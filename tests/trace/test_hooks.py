@@ -438,7 +438,7 @@ def test_no_thread_is_added(traced):
     before = threading.enumerate()
     model = nn.Linear(4, 1)
     train(model, torch.optim.SGD(model.parameters(), lr=0.1), make_loader())
-    assert threading.enumerate() == before
+    assert set(threading.enumerate()) <= set(before)  # one of an earlier test may end
 
 
 def test_a_second_model_and_optimizer_are_found_when_they_come(traced):

@@ -116,27 +116,28 @@ def test_a_loader_whose_workers_cannot_keep_up_is_seen_empty(traced):
 
 @pytest.mark.slow
 def test_a_loader_whose_workers_run_ahead_is_not(traced):
-    train(DataLoader(Samples(20), num_workers=1), compute_s=PREPARING_S)
+    train(DataLoader(Samples(12), num_workers=1), compute_s=4 * PREPARING_S)
     watched, empty = _readiness(traced.complete())
     assert watched[1:].all()
     assert empty[1:].mean() < 0.5
 
 
 class OneSlowWorker(Samples):
-    """With two workers and batches of one sample, every second batch takes long to make."""
+    """With two workers and batches of one sample, every second batch takes long to make: far longer
+    than a busy machine takes to hand over one that is ready."""
 
     def __getitem__(self, index):
-        time.sleep(0 if index % 2 else PREPARING_S)
+        time.sleep(0 if index % 2 else 8 * PREPARING_S)
         return super().__getitem__(index)
 
 
 @pytest.mark.slow
 def test_a_batch_that_another_one_came_before_was_not_ready(traced):
     """The quick worker's batch lies in the queue while the slow worker's is waited for."""
-    train(DataLoader(OneSlowWorker(24), num_workers=2))
+    train(DataLoader(OneSlowWorker(14), num_workers=2))
     steps = traced.complete()
     watched, empty = _readiness(steps)
-    waited = steps["input_ns"] > PREPARING_S / 2 * 1e9
+    waited = steps["input_ns"] > 4 * PREPARING_S * 1e9
     assert waited[2:].sum() >= 4
     assert (watched & empty)[2:][waited[2:]].mean() > 0.8
 

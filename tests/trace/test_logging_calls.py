@@ -14,7 +14,7 @@ from torch import nn
 import traceml
 from traceml.trace import spending
 
-HANDLING_S = 0.02
+HANDLING_S = 0.05
 
 
 class SlowHandler(logging.Handler):

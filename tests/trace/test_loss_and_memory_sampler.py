@@ -68,7 +68,8 @@ def test_memory_that_a_loop_keeps_is_seen_to_grow(traced_closely):
         training.step(backward)
     held = traced_closely.complete()["rss_bytes"]
     grown = np.diff(held)[1:]  # the first step imports and prepares
-    assert (grown > 0.9 * KEPT_BYTES).all()
+    assert (grown > 0.9 * KEPT_BYTES).sum() >= len(grown) - 1  # the kernel may take pages back once
+    assert grown.sum() > 0.9 * KEPT_BYTES * len(grown)
 
 
 def test_resident_memory_is_what_linux_says():

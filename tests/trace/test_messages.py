@@ -286,7 +286,8 @@ def dropped_values(traced):
     return files.head().counters["messages_dropped"]
 
 
-def test_values_that_come_from_the_gpu_in_time_are_written_as_the_process_ends(traced):
+def test_values_that_come_from_the_gpu_in_time_are_written_as_the_process_ends(traced, monkeypatch):
+    monkeypatch.setattr(messages, "TIMEOUT_S", 60.0)
     traceml.log_params({"lr": 0.1})
     await_from_gpu(traced.session, Mark(False, False, True))
     assert metrics_of(traced)["loss"].last == 2.0

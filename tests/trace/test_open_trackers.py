@@ -135,12 +135,12 @@ def test_values_join_the_open_run_until_it_is_closed(asked, traced, monkeypatch)
     train()
     assert found_of(traced.folder, "wandb")["id"] == "id-first"
     leave_values(traced.folder, 1, a=1.0)
-    wait_until(lambda: first.rows, "the first values are logged", 20)
+    wait_until(lambda: first.rows, "the first values are logged")
     leave_values(traced.folder, 2, a=2.0)
-    wait_until(lambda: len(first.rows) == 2, "the next values are logged, once each", 20)
+    wait_until(lambda: len(first.rows) == 2, "the next values are logged, once each")
     module.run = second
     train()
-    wait_until(lambda: second.rows, "the values are logged to the run that is open now", 20)
+    wait_until(lambda: second.rows, "the values are logged to the run that is open now")
     assert first.rows == [{"a": 1.0}, {"a": 2.0}] and second.rows[0] == {"a": 2.0}
     assert first.defined == ("traceml/*", "traceml/live/step")
     module.run = None

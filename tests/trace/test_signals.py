@@ -24,7 +24,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 import traceml
 
-SENT_EACH, MAX_S, LONGEST_S = 120, 4.0, 0.02
+SENT_EACH, MAX_S, LONGEST_S = 120, 60.0, 0.02
 session = None
 if sys.argv[1:]:
     from traceml.trace import current, hooks

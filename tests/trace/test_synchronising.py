@@ -11,7 +11,7 @@ from torch import nn
 import traceml
 from traceml.trace import current, synchronising
 
-WAITING_S = 0.01
+WAITING_S = 0.03
 
 dynamo = pytest.importorskip("torch._dynamo")
 
