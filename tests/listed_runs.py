@@ -6,13 +6,21 @@ import json
 import os
 import time
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from traceml.model.run import Ending, Manifest
 from traceml.store.folder import write_ending, write_manifest
 
-NOW_UNIX_S = time.time()
+
+@cache
+def now_unix_s(logs: Path) -> float:
+    """The time at which the first run of this folder was listed: now, for all runs in it.
+
+    At another time for each, runs that started equally long ago would have an order.
+    """
+    return time.time()
 
 
 def metric(
@@ -39,7 +47,7 @@ def list_run(
     """Write a run that started so long ago; its files are as old."""
     folder = logs / name
     folder.mkdir(parents=True)
-    started = NOW_UNIX_S - ago_s
+    started = now_unix_s(logs) - ago_s
     manifest = Manifest(name, started, ("python", "train.py"), "/work", user="ada", hostname="node")
     write_manifest(folder, manifest)
     summary = {

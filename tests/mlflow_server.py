@@ -22,7 +22,7 @@ from typing import Any
 
 import pytest
 
-from processes import PYTHON, wait_until
+from processes import PYTHON, free_port, wait_until
 
 UNPRIVILEGED = "nobody"
 
@@ -31,7 +31,7 @@ UNPRIVILEGED = "nobody"
 def starting_mlflow_server() -> Iterator[str]:
     """Start both; the address of the server, which `wait_for_server` waits for."""
     with tempfile.TemporaryDirectory(prefix="traceml-mlflow-") as place, _postgres() as database:
-        port = _free_port()
+        port = free_port()
         command = [PYTHON, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port)]
         command += ["--workers", "1", "--backend-store-uri", database]
         command += ["--artifacts-destination", f"{place}/artifacts"]
@@ -61,9 +61,10 @@ def _postgres() -> Iterator[str]:
             os.chown(place, known.pw_uid, known.pw_gid)
             owner = {"user": known.pw_uid, "group": known.pw_gid, "extra_groups": []}
         programs = _programs(place, owner)
-        data, port = place / "data", _free_port()
+        data = place / "data"
         make = [programs / "initdb", "-D", data, "-U", "mlflow", "-A", "trust", "-E", "UTF8", "-N"]
         subprocess.run(make, cwd=place, check=True, capture_output=True, **owner)
+        port = free_port()
         options = ["-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories="]
         options += ["-c", "fsync=off", "-c", "full_page_writes=off"]
         command = [str(programs / "postgres"), "-D", str(data), "-p", str(port), *options]
@@ -101,13 +102,6 @@ def _running(command: Sequence[str], cwd: Path, end: int, **options: Any) -> Ite
     finally:
         os.killpg(process.pid, end)
         process.wait()
-
-
-def _free_port() -> int:
-    with socket.socket() as asked:
-        asked.bind(("127.0.0.1", 0))
-        port: int = asked.getsockname()[1]
-        return port
 
 
 def _listens(port: int) -> bool:

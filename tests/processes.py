@@ -12,8 +12,10 @@ import json
 import os
 import pty
 import re
+import secrets
 import shutil
 import signal
+import socket
 import struct
 import subprocess
 import sys
@@ -31,6 +33,8 @@ import pytest
 
 PATIENCE_S = 180.0
 """How long anything here may take; nothing comes near it, not even on a machine that is busy."""
+COMMAND_PATIENCE_S = 600.0
+"""The same for a whole command, which does many such things."""
 POLL_S = 0.01
 AT_ONCE = 1 if "PYTEST_XDIST_WORKER" in os.environ else 2
 """How many small jobs a fixture runs beside each other: where the tests do so themselves, one."""
@@ -77,6 +81,18 @@ def take_steps(count):
 PATIENT = "from traceml.api import ask_agent; ask_agent.PATIENCE_S = 120.0\n"
 """Put before a script that asks the agent something and is to be told, however busy the machine."""
 
+PATIENT_VIEWS = """\
+import sys
+from traceml.launch import views
+views.LEAVING_S = 120.0
+from traceml.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+"""`traceml`, for `python -c`; it waits for the end of its views, however busy the machine."""
+
+QUIET_PORTS = range(20_000, 32_768)
+"""None of these is given to a connection: Linux takes its own from 32768 on."""
+
 
 def wait_until(condition: Callable[[], T | None], what: str, patience_s: float = PATIENCE_S) -> T:
     """Wait for an event; its value. Fails, and says what did not happen, when patience is over."""
@@ -86,6 +102,15 @@ def wait_until(condition: Callable[[], T | None], what: str, patience_s: float =
             pytest.fail(f"waited {patience_s:.0f} s in vain until {what}")
         time.sleep(POLL_S)
     return value
+
+
+def free_port() -> int:
+    """A port of loopback that is still free when a program that starts slowly listens at it."""
+    while True:
+        port = secrets.choice(QUIET_PORTS)
+        with socket.socket() as probe, suppress(OSError):  # somebody listens there
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def kernel_tells_of_collected_processes() -> bool:
@@ -208,7 +233,7 @@ class Running(Traces):
 
     def finish(self) -> Finished:
         """Wait for the command's end."""
-        status = self.process.wait(PATIENCE_S)
+        status = self.process.wait(COMMAND_PATIENCE_S)
         return Finished(
             cwd=self.cwd,
             mark=self.mark,
@@ -264,7 +289,7 @@ def run(
         input=stdin,
         capture_output=True,
         env=marked_environment(mark, env),
-        timeout=PATIENCE_S,
+        timeout=COMMAND_PATIENCE_S,
         check=False,
     )
     return Finished(cwd, mark, done.returncode, done.stdout.decode(), done.stderr.decode())
@@ -366,7 +391,8 @@ class Terminal(Traces):
 
     def finish(self) -> Finished:
         """Wait for the command's end; everything it showed counts as its output."""
-        wait_until(self._has_ended, "the command under the terminal has ended")
+        what = "the command under the terminal has ended"
+        wait_until(self._has_ended, what, COMMAND_PATIENCE_S)
         self.read()
         assert self._status is not None
         shown = self.shown.decode(errors="replace")

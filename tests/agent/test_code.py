@@ -147,8 +147,14 @@ def test_a_git_that_takes_too_long_is_ended(
     program.write_text(f"#!/bin/sh\nsleep 300 &\necho $! > {tmp_path}/pid\nwait\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-    assert _look(tmp_path, left_s=0.5) == (None, "")
-    started = process_of(int((tmp_path / "pid").read_text()))
+    said = tmp_path / "pid"
+    said.touch()
+    left_s = 0.5
+    while not said.read_text():  # on a busy machine it has not even begun by then
+        assert _look(tmp_path, left_s=left_s) == (None, "")
+        assert left_s < 60
+        left_s *= 2
+    started = process_of(int(said.read_text()))
     wait_until(lambda: started is None or not is_alive(started), "what it started is gone")
 
 

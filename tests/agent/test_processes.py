@@ -15,6 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
+from processes import wait_until
 from traceml.agent import processes
 from traceml.agent.processes import REREAD_EVERY, ProcessSampler, _is_worker
 from traceml.model.sample import ProcessSample
@@ -140,12 +141,13 @@ def test_cores_used_by_the_rank_and_by_its_workers(rank: Actor) -> None:
 def test_worker_born_since_the_last_sample_counts_from_its_birth(rank: Actor) -> None:
     sampler = ProcessSampler()
     assert only(sampler.sample({0: rank.pid}, 0.0)).workers_rss_bytes == 0
-    rank.start_worker()
+    worker = rank.start_worker()
     rank.do("tell 0 burn 0.3")
     sample = only(sampler.sample({0: rank.pid}, 1.0))
     assert sample.workers == 1
     assert sample.workers_cpu_cores is not None
-    assert 0.28 <= sample.workers_cpu_cores < 0.6  # with the interpreter's start-up
+    spent = psutil.Process(worker).cpu_times()  # with the interpreter's start-up
+    assert 0.28 <= sample.workers_cpu_cores <= spent.user + spent.system + 0.02
 
 
 @pytest.mark.skipif(not hasattr(os, "waitid"), reason="needs waitid to keep a zombie")
@@ -294,7 +296,8 @@ def test_worker_that_vanishes_while_it_is_read(
     fail_for(monkeypatch, method, leaving, error(leaving))
     sample = only(sampler.sample({0: rank.pid}, 0.0))
     assert sample.workers == 1
-    assert sample.workers_rss_bytes == pytest.approx(psutil.Process(staying).memory_info().rss)
+    rss = psutil.Process(staying).memory_info().rss  # the kernel adds up its pages later
+    assert sample.workers_rss_bytes == pytest.approx(rss, rel=0.05)
 
 
 def test_denied_worker_is_counted_and_makes_the_sums_unknown(
@@ -376,7 +379,7 @@ def test_sample_is_cheap(rank: Actor) -> None:
         started_s = time.process_time()
         sampler.sample({0: rank.pid}, float(second))
         costs_s.append(time.process_time() - started_s)
-    assert min(costs_s) < 0.005
+    assert min(costs_s) < 0.02
 
 
 class FakeAccounts:
@@ -449,13 +452,21 @@ def test_a_thread_that_shares_its_core_waits_for_it(make_actor: Callable[[], Act
     for actor in actors:
         os.sched_setaffinity(actor.pid, core)
     sampler = ProcessSampler()
-    sampler.sample({0: actors[0].pid}, time.monotonic())
-    for actor in actors[1:]:
-        print("burn 0.4", file=actor.process.stdin, flush=True)
-    actors[0].do("burn 0.2")
-    sample = only(sampler.sample({0: actors[0].pid}, time.monotonic()))
-    assert sample.runqueue_share is not None
-    assert 0.2 < sample.runqueue_share <= 1.0
+
+    def has_waited() -> bool:
+        sampler.sample({0: actors[0].pid}, time.monotonic())
+        for actor in actors[1:]:
+            print("burn 0.4", file=actor.process.stdin, flush=True)
+        actors[0].do("burn 0.2")
+        share = only(sampler.sample({0: actors[0].pid}, time.monotonic())).runqueue_share
+        for actor in actors[1:]:
+            assert actor.process.stdout is not None
+            actor.process.stdout.readline()
+        assert share is not None and share <= 1.0
+        return share > 0.2
+
+    # On a busy machine this process may look only long after the last of them has ended.
+    wait_until(has_waited, "a fifth of the time was spent waiting")
 
 
 def test_no_accounts_is_not_measured(

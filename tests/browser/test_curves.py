@@ -9,6 +9,7 @@ import pytest
 
 from browser.runs import CURVES
 from browsing import Look, Window, expect
+from processes import wait_until
 from served import Served
 
 LOSS = "Loss, logged as train/loss"
@@ -59,7 +60,8 @@ def test_nan_and_infinite_values_are_marked(seen: Window):
         "Marked on top: 100 × NaN, 1 × Inf, first at step 600."
     )
     expect(figure(seen, "huge")).to_contain_text("342 × beyond ±1e300")
-    assert _reds(figure(seen, "gone").locator("canvas").first) > 100
+    canvas = figure(seen, "gone").locator("canvas").first
+    wait_until(lambda: _reds(canvas) > 100, "the marks are drawn")
 
 
 def _reds(canvas: Any) -> int:

@@ -78,6 +78,13 @@ def scroll_to_what_mattered(seen: Window) -> None:
     wait_until(is_told, "what mattered is told")
 
 
+def wait_until_drawn(seen: Window) -> None:
+    """What followed from the pointer's last move is on the page."""
+    seen.page.evaluate(
+        "new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
+    )
+
+
 def drag_axis(seen: Window, number: int, begin: float, end: float) -> None:
     """From one place of an axis to another; 0 is its upper end."""
     box = seen.page.locator(".axis-strip").nth(number).bounding_box()
@@ -197,6 +204,7 @@ def test_a_click_opens_the_run_and_back_finds_what_was_marked(look: Look, sweep:
     tip = seen.page.locator("#parallel .tip-title")
     for down in range(50, 360, 4):
         seen.page.mouse.move(box["x"] + box["width"] / 2, box["y"] + down)
+        wait_until_drawn(seen)
         if tip.count():
             break
     name = tip.inner_text()
@@ -218,6 +226,7 @@ def test_a_finger_is_told_which_run_it_is_before_it_opens(look: Look, sweep: Ser
     for down in range(70, 330, 4):
         place = (box["x"] + box["width"] / 2, box["y"] + down)
         seen.page.touchscreen.tap(*place)
+        wait_until_drawn(seen)
         if tip.count():
             break
     name = tip.inner_text()

@@ -13,7 +13,17 @@ import psutil
 
 from browser.runs import FAST, SLOW, SLOW_INPUT_MS, TRAINING
 from browsing import Look, Window, expect
-from processes import STEPS, TRACEML, Running, kill, started, wait_until
+from processes import (
+    PATIENT_VIEWS,
+    PYTHON,
+    STEPS,
+    TRACEML,
+    Running,
+    free_port,
+    kill,
+    started,
+    wait_until,
+)
 from served import Served, serving
 
 TICKING = STEPS + "import time\nwhile True:\n    take_steps(1)\n    time.sleep(0.02)\n"
@@ -45,10 +55,9 @@ def grows(*windows: Window) -> None:
 def test_a_training_is_diagnosed_while_it_runs_and_stays_on_the_page_when_it_is_over(
     look: Look, tmp_path: Path
 ):
-    words = [TRACEML, "run", "--mode=dashboard", "--run-name", "live", "train.py"]
-    with started(
-        [*words, "--args", "100000", SLOW_INPUT_MS, "wait"], tmp_path, TRAINING
-    ) as running:
+    words = ["run", "--mode=dashboard", "--run-name", "live", "train.py"]
+    words += ["--args", "100000", SLOW_INPUT_MS, "wait"]
+    with started([PYTHON, "-c", PATIENT_VIEWS, *words], tmp_path, TRAINING) as running:
         address = wait_until(lambda: said_address(running), "the launcher says where to look")
         seen = look(address, excuses=("net::ERR",))
         expect(seen.page.get_by_role("banner")).to_contain_text("live")
@@ -107,12 +116,12 @@ def test_a_tab_that_is_not_seen_lets_go_and_catches_up_when_it_is(
     server = opening.enter_context(serving(tmp_path / "logs"))
     seen = look(f"{server.address}runs/ticking")
     grows(seen)
-    assert _streams(seen) == 1
     seen.page.evaluate(_SHOW, False)
     wait_until(lambda: _connections(server) == 0, "its connection is given back")
+    before = _streams(seen)  # one, or more where a busy server was silent for too long
     seen.page.evaluate(_SHOW, True)
     grows(seen)
-    assert _streams(seen) == 2
+    assert _streams(seen) > before > 0
 
 
 _SHOW = """isSeen => {
@@ -134,7 +143,7 @@ def _connections(server: Served) -> int:
 def test_a_lost_connection_is_said_and_heals_when_the_server_is_back(
     look: Look, opening: ExitStack, logs: Path
 ):
-    with serving(logs) as server:
+    with serving(logs, "--port", str(free_port())) as server:
         seen = look(f"{server.address}runs/{SLOW}", excuses=("net::ERR",))
         lost = seen.page.get_by_text("Connection lost")
         expect(lost).to_have_count(0)
@@ -165,7 +174,7 @@ def test_a_run_that_is_deleted_stays_as_it_was_seen_and_says_so(
     copy = shutil.copytree(logs / SLOW, tmp_path / "logs" / SLOW)
     server = opening.enter_context(serving(copy.parent))
     seen = look(f"{server.address}runs/{SLOW}")
-    shutil.rmtree(copy)
+    copy.rename(tmp_path / "deleted")  # at once: half a run is a page as well
     expect(seen.page.get_by_role("alert")).to_contain_text(f"there is no run '{SLOW}'")
     expect(seen.verdict).to_contain_text("INPUT-BOUND")
     seen.page.keyboard.press("g")

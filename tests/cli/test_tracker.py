@@ -8,8 +8,9 @@ from processes import PYTHON
 
 PRINTS = """\
 import atexit, os, subprocess, sys
-from traceml.cli.tracker import mask_output
-mask_output()
+from traceml.cli import tracker
+tracker._LAST_OUTPUT_S = 120.0
+tracker.mask_output()
 atexit.register(print, "at exit: http://me:hunter2@127.0.0.1:9")
 print("a package: http://me:hunter2@127.0.0.1:9")
 print("password=hunter2, and no end of line", end="", file=sys.stderr)

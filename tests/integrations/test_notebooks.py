@@ -18,7 +18,7 @@ nbclient = pytest.importorskip("nbclient")
 nbformat = pytest.importorskip("nbformat")
 pytest.importorskip("ipykernel")
 
-IDLE_S = 2.0
+IDLE_S = 5.0
 """Between two cells: far longer than any step of theirs, also on a busy machine."""
 
 FIRST = """
@@ -61,7 +61,9 @@ def test_idling_between_cells_is_in_no_step(tmp_path: Path) -> None:
     began = time.monotonic()
     notebook = execute(tmp_path, cells, on_cell_start=idle)
     took_s = time.monotonic() - began
-    (rank,) = load_run(tmp_path / "logs" / "cells").ranks
+    folder = tmp_path / "logs" / "cells"
+    wait_until((folder / "final_summary.json").exists, "the agent has closed the run")
+    (rank,) = load_run(folder).ranks
     steps = rank.steps
     complete = steps[(steps["flags"] & int(NO_STEP)) == 0]
     assert len(complete) == 8 + 8 + 1 + 8

@@ -104,8 +104,8 @@ INTERRUPTED = (
     + """\
 import time
 take_steps(5)
-print("the training waits", flush=True)
 try:
+    print("the training waits", flush=True)
     time.sleep(300)
 except KeyboardInterrupt:
     interrupts = 1

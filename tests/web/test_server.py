@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import re
 import shutil
 import signal
@@ -20,7 +21,18 @@ from prometheus_client.openmetrics.parser import (
 from prometheus_client.parser import text_string_to_metric_families as parse_prometheus
 
 import traceml
-from processes import PATIENCE_S, STEPS, TRACEML, Running, kill, run_traceml, started, wait_until
+from processes import (
+    PATIENCE_S,
+    PATIENT_VIEWS,
+    PYTHON,
+    STEPS,
+    TRACEML,
+    Running,
+    kill,
+    run_traceml,
+    started,
+    wait_until,
+)
 from served import Served, Viewer, address_in, serving
 from traceml.text.open_metrics import OPEN_METRICS_TYPE, PROMETHEUS_TYPE
 
@@ -52,6 +64,8 @@ def test_every_page_is_there_for_programs(server: Served, address: str, kind: st
 
 
 def test_prometheus_is_told_of_runs_that_just_ended(server: Served, logs: Path) -> None:
+    for name in ("a", "b"):
+        os.utime(logs / name / "final_summary.json")  # just now, however long this session lasts
     answer = server.get("/metrics")
     assert (answer.status, answer.headers["content-type"]) == (200, PROMETHEUS_TYPE)
     families = {each.name: each for each in parse_prometheus(answer.body.decode())}
@@ -245,21 +259,30 @@ def test_many_viewers_of_one_run_see_the_same(tmp_path: Path) -> None:
     with started(words, tmp_path, LIVE), serving(tmp_path / "logs") as server:
         wait_until(lambda: server.get("/api/runs/live").status == 200, "the run is there")
 
-        def look(_: int) -> list[str]:
+        seen: list[set[str]] = [set() for _ in range(10)]
+
+        def look(number: int) -> None:
             with server.viewer("/runs/live") as viewer:
-                return [json.dumps(viewer.next()) for _ in range(4)][1:]
+                viewer.next()
+
+                def has_what_all_have() -> bool:
+                    name, change = viewer.next()
+                    if name == "delta":
+                        seen[number].add(json.dumps(change))
+                    return bool(set.intersection(*seen))
+
+                wait_until(has_what_all_have, "each change is made once for all")
 
         with ThreadPoolExecutor(10) as viewers:
-            seen = list(viewers.map(look, range(10)))
+            list(viewers.map(look, range(10)))
         (tmp_path / "stop").touch()
-    assert all(set(each) & set(seen[0]) for each in seen), "each change is made once for all"
 
 
 def test_a_run_that_is_deleted_while_looked_at_is_gone(logs: Path, tmp_path: Path) -> None:
     copied = shutil.copytree(logs / "a", tmp_path / "logs" / "a")
     with serving(tmp_path / "logs") as server, server.viewer("/runs/a") as viewer:
         assert viewer.next()[0] == "page"
-        shutil.rmtree(copied)
+        copied.rename(tmp_path / "deleted")  # at once: half a run is a page as well
         name, data = viewer.next()
         assert name == "gone"
         assert "there is no run 'a'" in data["error"]
@@ -345,8 +368,8 @@ def test_whoever_does_not_read_is_cut_off_without_a_word(logs: Path) -> None:
 
 
 def test_a_dashboard_shows_the_end_of_its_run_and_stays_for_who_looks(tmp_path: Path) -> None:
-    words = [TRACEML, "run", "--mode=dashboard", "--run-name", "live", "train.py"]
-    with started(words, tmp_path, LIVE) as run:
+    words = ["run", "--mode=dashboard", "--run-name", "live", "train.py"]
+    with started([PYTHON, "-c", PATIENT_VIEWS, *words], tmp_path, LIVE) as run:
         server = Served(run, wait_until(lambda: address_in(run), "the dashboard is there"))
         assert server.address.endswith("/runs/live")
         with server.viewer("/runs/live") as viewer:

@@ -72,6 +72,11 @@ def has_finding(client: Any) -> bool:
     return run is not None and any(tag.startswith("traceml.finding.") for tag in run.data.tags)
 
 
+def has_live_value(client: Any, name: str) -> bool:
+    run = find(client, name)
+    return run is not None and LIVE in run.data.metrics
+
+
 def files_of(client: Any, run: Any) -> set[str]:
     return {each.path for each in client.list_artifacts(run.info.run_id, "traceml")}
 
@@ -99,7 +104,10 @@ def test_without_a_run_of_the_scripts_the_run_is_pushed_as_one_of_ours(
     tmp_path: Path, client: Any
 ) -> None:
     words = ["run", "--mode=summary", "--run-name", "ours", "--log-to", "mlflow", "train.py"]
-    done = run_traceml(words, tmp_path, f"{TRAIN}\ntrain(50)")
+    with started([TRACEML, *words], tmp_path, f"{TRAIN}\ntrain(0)") as running:
+        wait_until(lambda: has_live_value(client, "ours"), "the run is open")
+        (tmp_path / "stop").touch()
+        done = running.finish()
     assert done.status == 0, done.stderr
     ours = find(client, "ours")
     assert RUN_ID_TAG in ours.data.tags and FINAL in ours.data.metrics

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from listed_runs import NOW_UNIX_S, list_run
+from listed_runs import list_run, now_unix_s
 from traceml.api.query_runs import RunQuery, RunRecord
 from traceml.api.store_search import search_store
 
@@ -54,7 +54,7 @@ def made(logs: Path, name: str, values: dict[str, list[float]], **params: Any) -
             "number": number,
             "kind": "metrics",
             "step": step,
-            "unix_ns": int(NOW_UNIX_S * 1e9) + number * 1_000_000,
+            "unix_ns": int(now_unix_s(logs) * 1e9) + number * 1_000_000,
             "values": {key: value if math.isfinite(value) else str(value)},
         }
         for number, (key, step, value) in enumerate(
