@@ -52,7 +52,9 @@ def is_interruption(error: BaseException) -> bool:
     if not isinstance(error, Exception):
         return True
     handlers = _codes_of_handlers()
-    traceback, last, frame = error.__traceback__, None, None
+    traceback = error.__traceback__
+    last: TracebackType | None = None
+    frame: FrameType | None = None
     while traceback is not None:
         caller, frame, last = frame, traceback.tb_frame, traceback
         if frame.f_code in handlers or (caller is not None and _was_interrupting(frame, caller)):
