@@ -6,6 +6,7 @@ import threading
 import pytest
 import torch
 from torch import nn
+from torch.autograd import profiler
 from torch.profiler import ProfilerActivity, profile, schedule
 
 from traceml.trace.deep import bursts, gradient_norms, kernels
@@ -89,7 +90,7 @@ def remember(answers, function):
 def test_recording_kernels_makes_room_for_the_script_s_profiler(traced, monkeypatch):
     monkeypatch.setattr(kernels, "new_profile", lambda **_: new_profile(on_cpu=True, on_gpu=False))
     turns = ProfilerTurns(traced.session)
-    recording = KernelRecording(turns)
+    recording = KernelRecording(turns, "cpu")
     turns.enders.append(recording.end)
     assert turns.is_free and recording.begin()
     assert turns.is_running and os.environ[TEARDOWN] == "1"
@@ -102,10 +103,65 @@ def test_recording_kernels_makes_room_for_the_script_s_profiler(traced, monkeypa
     assert not turns.is_running and TEARDOWN not in os.environ
 
 
+@pytest.fixture
+def recording(traced, monkeypatch):
+    monkeypatch.setattr(kernels, "new_profile", lambda **_: new_profile(on_cpu=True, on_gpu=False))
+    return KernelRecording(ProfilerTurns(traced.session), "cpu")
+
+
+def test_torch_believes_in_a_profiler_no_longer_than_kernels_are_recorded(recording):
+    """Compiled code asks for that before it launches a kernel."""
+    assert recording.begin() and profiler._is_profiler_enabled
+    recording.end()
+    assert not profiler._is_profiler_enabled
+
+
+def test_torch_believes_in_no_profiler_that_could_not_begin(recording, monkeypatch):
+    def fail(*_):
+        raise RuntimeError("no room")
+
+    monkeypatch.setattr(profiler, "_enable_profiler", fail)
+    with pytest.raises(RuntimeError, match="no room"):
+        recording.begin()
+    assert not profiler._is_profiler_enabled
+
+
+def test_a_version_of_torch_that_remembers_no_profiler_is_told_nothing(recording, monkeypatch):
+    assert recording.begin()
+    monkeypatch.delattr(profiler, "_run_on_profiler_stop")
+    recording.end()
+    assert not torch._C._autograd._profiler_enabled()
+    profiler._set_is_profiler_enabled(False)
+
+
+def test_in_a_child_that_is_forked_meanwhile_torch_believes_in_no_profiler(traced, recording):
+    assert recording.begin()
+    child = os.fork()
+    if child == 0:
+        traced.session.forget_parent()
+        os._exit(profiler._is_profiler_enabled)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert profiler._is_profiler_enabled
+    recording.end()
+
+
+@pytest.mark.parametrize(("device", "waits_for"), [("cpu", []), ("cuda:1", ["cuda:1"])])
+def test_the_end_of_a_recording_waits_for_the_device_of_the_layers(
+    traced, monkeypatch, device, waits_for
+):
+    waited = []
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device=None: waited.append(device))
+    monkeypatch.setattr(kernels, "new_profile", lambda **_: new_profile(on_cpu=True, on_gpu=False))
+    recording = KernelRecording(ProfilerTurns(traced.session), device)
+    assert recording.begin()
+    recording.end()
+    assert waited == waits_for
+
+
 def test_a_setting_of_the_script_s_own_stays(traced, monkeypatch):
     monkeypatch.setenv(TEARDOWN, "0")
     monkeypatch.setattr(kernels, "new_profile", lambda **_: new_profile(on_cpu=True, on_gpu=False))
-    recording = KernelRecording(ProfilerTurns(traced.session))
+    recording = KernelRecording(ProfilerTurns(traced.session), "cpu")
     assert recording.begin() and os.environ[TEARDOWN] == "0"
     recording.end()
     assert os.environ[TEARDOWN] == "0"
@@ -115,7 +171,7 @@ def test_a_child_that_is_forked_while_kernels_are_recorded_has_its_environment_b
     traced, monkeypatch
 ):
     monkeypatch.setattr(kernels, "new_profile", lambda **_: new_profile(on_cpu=True, on_gpu=False))
-    recording = KernelRecording(ProfilerTurns(traced.session))
+    recording = KernelRecording(ProfilerTurns(traced.session), "cpu")
     traced.session.forgets.append(recording.forget)
     assert recording.begin()
     child = os.fork()
@@ -142,7 +198,7 @@ def test_a_profiler_that_cannot_begin_is_not_taken_for_one_that_runs(traced, mon
 def test_nothing_of_ours_records_under_nsight_systems(traced, monkeypatch):
     turns = ProfilerTurns(traced.session)
     monkeypatch.setenv(NSYS, "1")
-    assert not turns.is_free and not KernelRecording(turns).begin()
+    assert not turns.is_free and not KernelRecording(turns, "cpu").begin()
 
 
 def test_a_recording_is_ended_by_the_thread_that_began_it_not_by_one_that_compiles(
@@ -152,7 +208,7 @@ def test_a_recording_is_ended_by_the_thread_that_began_it_not_by_one_that_compil
     session, turns, left = traced.session, ProfilerTurns(traced.session), []
     session.follow_this_thread()
     steps = KernelSteps(session, LayerFile(session), lambda: False, turns)
-    steps._recording = KernelRecording(turns)
+    steps._recording = KernelRecording(turns, "cpu")
     assert steps._recording.begin()
     compiling = threading.Thread(target=lambda: left.append(steps.take_out()))
     compiling.start()

@@ -8,6 +8,7 @@ import os
 import pytest
 import torch
 from torch import nn
+from torch.autograd import profiler
 from torch.autograd.profiler import record_function
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.data import DataLoader
@@ -15,6 +16,7 @@ from torch.utils.data import DataLoader
 from traceml.model.environment import KINETO, PROFILE
 from traceml.store.step_trace_records import read_step_traces
 from traceml.trace import hooks, step_recording, step_traces
+from traceml.trace.profiler_turns import ProfilerTurns, new_profile
 from traceml.trace.step_choice import FIRST_STEP, MIN_STEPS_BETWEEN
 from traceml.trace.step_recording import StepRecording
 
@@ -37,6 +39,7 @@ def recording(monkeypatch, tmp_path, traced_in):
             left = {path.name for path in tmp_path.glob("*kineto*")}
             assert left == {f"kineto-{os.getpid()}.jsonl", *(each.file for each in records.kept)}
             assert not torch._C._autograd._profiler_enabled()
+            assert not profiler._is_profiler_enabled  # compiled code asks for that at each kernel
             return records
 
         found.session = traced.session
@@ -169,8 +172,9 @@ def test_a_worker_that_is_forked_in_a_recorded_step_records_nothing(recording):
             if child == 0:
                 with record_function("in the child"):
                     torch.ones(3).sum()
+                is_believed = profiler._is_profiler_enabled
                 events = torch._C._autograd._disable_profiler().events()
-                os._exit(any("child" in event.name() for event in events))
+                os._exit(is_believed or any("child" in event.name() for event in events))
             statuses.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
     train(beside=beside)
@@ -185,6 +189,29 @@ def test_workers_of_a_loader_that_start_in_a_recorded_step_do_their_work(recordi
         for batch in DataLoader(torch.randn(2, 4), batch_size=2, num_workers=1):
             step(batch)
     assert len(found().kept) == 1
+
+
+def test_a_recording_waits_for_every_device_that_the_script_uses_and_for_no_other(
+    recording, monkeypatch
+):
+    """The current device need not be one of them; waiting for it would take memory there."""
+    waited = []
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    has_context = (False, True, False, True)
+    monkeypatch.setattr(torch._C, "_cuda_hasPrimaryContext", has_context.__getitem__, raising=False)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device=None: waited.append(device))
+    found = recording(1)
+    here = StepRecording(found.session, ProfilerTurns(found.session), lambda: None)
+    monkeypatch.setattr(
+        step_recording,
+        "new_profile",
+        lambda **_: new_profile(on_cpu=True, on_gpu=False),
+    )
+    here.begin(1)
+    assert waited == [1, 3]
+    here.end()
+    assert waited == [1, 3, 1, 3]
 
 
 def test_an_interrupted_step_leaves_no_trace_and_no_profiler(recording):

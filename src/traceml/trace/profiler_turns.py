@@ -40,10 +40,12 @@ class ProfilerTurns:
         self._prepared = False
         self._is_ours = False
         """Whether one of ours is being prepared."""
+        self._is_on = False
+        """Whether one of ours records."""
         self.enders: list[Callable[[], None]] = []
         """What ends a look of ours at once; called before a profiler of the script's begins."""
         self._end_all = session.guard(self.end_ours, any_thread=True)
-        session.forgets.append(self._forget)
+        session.forgets.append(self.forget)
         self._watch()
 
     @property
@@ -57,18 +59,35 @@ class ProfilerTurns:
         return not self.is_running and NSYS not in os.environ
 
     def start(self, ours: Any) -> None:
-        """Start a profiler of ours, which ends by `torch._C._autograd._disable_profiler`."""
-        self._is_ours = True
+        """Start a profiler of ours, which ends by `stop`."""
+        self._is_ours = self._is_on = True
         is_quiet = LOG_LEVEL not in os.environ
         if is_quiet:
             os.environ[LOG_LEVEL] = NO_LOG
         try:
             ours._prepare_trace()
             ours._start_trace()
+        except BaseException:
+            self._tell_torch_of_end()
+            raise
         finally:
             self._is_ours = False
             if is_quiet:
                 os.environ.pop(LOG_LEVEL, None)
+
+    def stop(self) -> Any:
+        """Stop the profiler of ours that records; returns torch's own result."""
+        try:
+            return torch._C._autograd._disable_profiler()
+        finally:
+            self._tell_torch_of_end()
+
+    def _tell_torch_of_end(self) -> None:
+        """Torch believes in a profiler until it is told of its end, which else its `__exit__` does:
+        every Triton kernel of compiled code would be launched the slow way for ever."""
+        if self._is_on:
+            self._is_on = False
+            getattr(profiler, "_run_on_profiler_stop", _nothing)()
 
     def end_ours(self) -> None:
         """End whatever of ours looks at this step, unless another thread trains: torch's profiler
@@ -77,8 +96,10 @@ class ProfilerTurns:
             for end in self.enders:
                 end()
 
-    def _forget(self) -> None:
+    def forget(self) -> None:
+        """Begin anew in a forked child: what records there is the parent's."""
         self._prepared = self._is_ours = False
+        self._tell_torch_of_end()
 
     def _watch(self) -> None:
         kind: Any = profiler.profile
@@ -107,6 +128,10 @@ class ProfilerTurns:
 
         self._session.replace(kind, "_prepare_trace", prepare_trace)
         self._session.replace(kind, "__exit__", leave_profile)
+
+
+def _nothing() -> None:
+    """This version of torch does not remember that a profiler is on."""
 
 
 def new_profile(on_cpu: bool, on_gpu: bool, record_shapes: bool = False) -> Any:

@@ -16,6 +16,7 @@ import torch
 from torch.autograd import profiler
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
+from traceml.trace.failure import ended_by_device_error
 from traceml.trace.interruptions import drop_our_frames
 from traceml.trace.profiler_turns import CuptiTeardown, ProfilerTurns, new_profile
 from traceml.trace.session import Session
@@ -81,7 +82,7 @@ class StepRecording:
             self._wait_for_gpu()  # what it has not done yet would not be recorded
         finally:  # also where Ctrl-C ends the wait: a profiler that goes on takes all memory
             self.is_on = False
-            result = torch._C._autograd._disable_profiler()
+            result = self._turns.stop()
             self._put_back()
         return result
 
@@ -96,8 +97,11 @@ class StepRecording:
             self._restores.pop()()
 
     def _wait_for_gpu(self) -> None:
-        if self._is_on_gpu:
-            torch.cuda.synchronize()
+        if self._is_on_gpu and not ended_by_device_error():
+            for index in range(torch.cuda.device_count()):
+                # Waiting for a device that the script does not use would take memory there.
+                if torch._C._cuda_hasPrimaryContext(index):  # type: ignore[attr-defined] # of C
+                    torch.cuda.synchronize(index)
 
     def _watch_fork(self) -> None:
         """A loader's worker that is forked meanwhile records nothing: it inherits the profiler of
@@ -108,6 +112,7 @@ class StepRecording:
             child = fork()
             if child == 0:
                 torch._C._autograd._enable_record_function(False)
+                self._turns.forget()
             return child
 
         self._restores.append(self._session.replace(os, "fork", fork_unrecorded))

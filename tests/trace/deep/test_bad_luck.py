@@ -182,6 +182,15 @@ def test_an_exception_that_a_layer_catches_costs_its_own_step_at_most(deep, erro
     assert not found.notes
 
 
+class InterruptedAlways(Interrupted):
+    def __init__(self):
+        super().__init__(0, KeyboardInterrupt)
+
+    def forward(self, inputs):
+        self.at = self.calls + 1
+        return super().forward(inputs)
+
+
 def test_an_interruption_that_the_loop_catches_costs_its_own_step_at_most(deep):
     model, calls = Model(), []
 
@@ -206,13 +215,7 @@ def test_an_interruption_that_the_loop_catches_costs_its_own_step_at_most(deep):
 
 def test_interruptions_in_every_step_are_given_up_and_said(deep):
     model = Model()
-
-    class Always(Interrupted):
-        def forward(self, inputs):
-            self.at = self.calls + 1
-            return super().forward(inputs)
-
-    model.blocks[0] = Always(0, KeyboardInterrupt)
+    model.blocks[0] = InterruptedAlways()
     train(model)
     assert deep().notes == (INTERRUPTED,)
 
@@ -372,9 +375,7 @@ def test_forked_workers_call_the_model_as_without(deep):
     assert deep().steps
 
 
-def test_what_was_put_into_torch_is_out_again_where_beginning_fails_half_way(
-    traced, monkeypatch, capsys
-):
+def test_what_was_put_into_torch_is_out_again_where_beginning_fails_half_way(traced, monkeypatch):
     def fail(calls):
         raise RuntimeError("a version of torch that we do not know")
 
@@ -382,6 +383,60 @@ def test_what_was_put_into_torch_is_out_again_where_beginning_fails_half_way(
     traced.session.begin_deep_profile()
     train(Model())
     assert not module_hooks._global_forward_hooks and not module_hooks._global_forward_pre_hooks
+    current.end()
+    (found,) = read_layers(traced.folder)
+    assert found.notes == (bursts.LOOK_FAILED.format("timing layers"),)
+
+
+def end_of(kind):
+    """Has a look fail at the end of a step, as one does that meets what nobody thought of."""
+
+    def fail(look, step):
+        raise ArithmeticError("an odd tensor")
+
+    return kind, "end", fail
+
+
+@pytest.mark.parametrize(
+    ("failing", "name"),
+    [
+        (end_of(bursts.TimedSteps), "timing layers"),
+        (end_of(bursts.MemorySteps), "looking at the memory of layers"),
+        (end_of(bursts.ActivationSteps), "looking at what layers return"),
+        (end_of(bursts.OperationSteps), "counting the operations of layers"),
+    ],
+    ids=["times", "memory", "activations", "operations"],
+)
+def test_a_look_that_fails_is_dropped_and_said_and_the_others_go_on(
+    traced, monkeypatch, failing, name
+):
+    monkeypatch.setattr(*failing)
+    monkeypatch.setattr(bursts, "LAYERS_SHARE", 1e9)
+    failures = []
+    monkeypatch.setattr(traced.session, "failed", failures.append)
+    traced.session.begin_deep_profile()
+    train(Model(), steps=6 * STEPS)
+    traced.finish()
+    (found,) = read_layers(traced.folder)
+    assert found.notes == (bursts.LOOK_FAILED.format(name),)
+    assert list(map(str, failures)) == ["an odd tensor"]
+    seen = {
+        "timing layers": bool(found.steps),
+        "looking at the memory of layers": bool(found.held_bytes),
+        "looking at what layers return": len(found.largest.steps) > 0,
+        "counting the operations of layers": bool(found.counted),
+    }
+    assert [each for each, is_seen in seen.items() if not is_seen] == [name]
+
+
+def test_what_fails_beside_every_look_ends_all_of_them(traced, monkeypatch):
+    def fail(steps):
+        raise ArithmeticError("a clock that goes backwards")
+
+    monkeypatch.setattr(bursts.TimedSteps, "tell_passed", fail)
+    traced.session.begin_deep_profile()
+    train(Model())
+    assert traced.session._failures == 1
     current.end()
     (found,) = read_layers(traced.folder)
     assert found.notes == (bursts.FAILED,)
@@ -395,17 +450,12 @@ def test_a_model_that_the_script_lets_go_of_is_freed_whatever_was_looked_at_last
 ):
     monkeypatch.setattr(bursts, "ACTIVATIONS_BURST", 0)
     model = Model()
-
-    def evaluate(step, loss, model=model):
-        if loses:
-            with torch.no_grad():
-                model.eval()(torch.ones(2, 4))
-            model.train()
-
+    if loses:
+        model.blocks[0] = InterruptedAlways()
     # The last look of the first burst is one at activations; some steps without any follow it.
-    train(model, evaluate, steps=FIRST_BURST + 2 * MAX_LOST if loses else FIRST_BURST + 6)
+    train(model, steps=FIRST_BURST + 2 * MAX_LOST if loses else FIRST_BURST + 6)
     freed = weakref.ref(model)
-    del model, evaluate
+    del model
     gc.collect()
     assert freed() is None
 

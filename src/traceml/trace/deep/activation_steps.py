@@ -18,6 +18,7 @@ from traceml.trace.deep.late_numbers import (
     computing_apart,
     current_stream,
     for_file,
+    on_stream,
     plain_numbers,
     sum_type,
 )
@@ -93,7 +94,7 @@ class ActivationSteps:
         """Have all numbers copied to the host; over several streams or devices none would be right
         without waiting."""
         about = _ReturnedNumbers(step, without_modules(self._layers), self._places)
-        with computing_apart(), torch.cuda.stream(stream):
+        with computing_apart(), on_stream(stream):
             self._numbers.send_for(about, torch.stack(self._largest), stream)
 
     def take_out(self) -> bool:

@@ -23,6 +23,7 @@ from traceml.trace.deep.memory_steps import MemorySteps
 from traceml.trace.deep.operation_steps import OperationSteps
 from traceml.trace.deep.time_budget import TimeBudget
 from traceml.trace.deep.timed_steps import TimedSteps
+from traceml.trace.failure import ended_by_device_error
 from traceml.trace.models import KnownOptimizers, Models, outermost
 from traceml.trace.profiler_turns import ProfilerTurns
 from traceml.trace.session import Session
@@ -58,6 +59,7 @@ REMEMBERED_STEPS = 15
 """Steps between bursts whose times are kept, to compare those of a burst with."""
 
 FAILED = "the deep profile failed in this process, and was ended"
+LOOK_FAILED = "{} failed in this process, and is not done any more"
 RECOMPILED = "torch.compile compiles in every step: no step could be seen"
 
 
@@ -111,6 +113,14 @@ class Bursts:
             self._may_look,
             self._timed,
         )
+        self._names: dict[StepLook, str] = {
+            self._timed: "timing layers",
+            self._memory: "looking at the memory of layers",
+            self._activations: "looking at what layers return",
+            self._operations: "counting the operations of layers",
+            self._kernels: "recording kernels",
+        }
+        """What each look is called for people."""
         self._follow_guarded = session.guard(self._follow_step, failed=self._fail)
         self._end_norms = session.guard(self._end_norms_of_step)
         self._is_on = False
@@ -137,6 +147,8 @@ class Bursts:
         self._activations.forget()
         self._norms.forget()
         self._loss_graph.forget()
+        self._dropped: set[StepLook] = set()
+        """The looks that have failed: none of them is begun again."""
         self._plan: list[StepLook] = []
         """The ways in which the next steps are looked at."""
         self._looked_at = perf_counter_ns()
@@ -181,8 +193,11 @@ class Bursts:
 
     def _make_room_for_profiler(self) -> None:
         """A profiler begins: give up the burst."""
-        self._take_out()
         self._norms.drop_latest()
+        self._give_up_burst()
+
+    def _give_up_burst(self) -> None:
+        self._take_out()
         self._plan, self._layers, self._burst_ns = [], [], []
         self._is_settling = self._was_compiling = False
         self._parts = 1
@@ -193,18 +208,26 @@ class Bursts:
             self._norms.end_step()
 
     def _fail(self, error: BaseException) -> None:
-        """Count a failure of our own, and look at no further step; all else is traced as before."""
+        """Count a failure of our own, and look at no further step in the way that failed; where it
+        was none of them alone, at none at all. All else is traced as before."""
         self._session.failed(error)
-        self._stop(FAILED)
+        look = self._look_at
+        if look is None or look in self._dropped:
+            self._stop(FAILED)
+            return
+        self._dropped.add(look)
+        self._file.say(LOOK_FAILED.format(self._names[look]))
+        self._has_ended, self._why = True, None
+        self._give_up_burst()
 
     def _stop(self, why: str | None = None) -> None:
         if why is not None:
             self._file.say(why)
-        self._take_out()
         self._plan, self._layers = [], []
         if self._is_on:
             self._is_on = False
             self._session.looks.remove(self._follow_guarded)
+        self._take_out()
 
     def _take_out(self) -> None:
         """Take our hooks out of torch, whatever they have seen so far; what cannot be taken out now
@@ -213,13 +236,18 @@ class Bursts:
             self._look_at = None
 
     def _finish(self) -> None:
-        """The process ends: write what is there."""
-        self._stop()
-        self._timed.finish()
-        self._kernels.finish()
-        self._activations.finish()
-        self._norms.finish()
-        self._look_at_kept()
+        """The process ends: write what is there, each part even where another one fails."""
+        if ended_by_device_error():
+            self._norms.drop_latest()  # the device cannot be asked for them any more
+        for finish in (
+            self._stop,
+            self._timed.finish,
+            self._kernels.finish,
+            self._activations.finish,
+            self._norms.finish,
+            self._look_at_kept,
+        ):
+            self._session.guard(finish, any_thread=True)()
 
     def _look_at_kept(self) -> None:
         """See which modules hold more than before; the longer the run, the seldomer."""
@@ -303,8 +331,12 @@ class Bursts:
                 self._plan.append(self._activations)
             if self._bursts == COUNTED_BURST:
                 self._plan.append(self._operations)
+        self._plan = [look for look in self._plan if look not in self._dropped]
         if self._file.is_full:
             self._stop()
+        elif not self._plan:
+            self._bursts += self._is_of_layers  # the next one may look at something else
+            self._wait(MIN_STEPS_BETWEEN)
         else:
             self._layers = layers_of(outermost(self._models.living()))
             self._burst_ns, self._max_parts = [], 1
@@ -315,7 +347,8 @@ class Bursts:
         """The budget that allows a burst now."""
         if self._is_alarmed or self._layers_budget.allows(now):
             return self._layers_budget
-        if self._session.recorder.gpu is not None and self._kernels_budget.allows(now):
+        is_on_gpu = self._session.recorder.gpu is not None and self._kernels not in self._dropped
+        if is_on_gpu and self._kernels_budget.allows(now):
             return self._kernels_budget
         return None
 

@@ -27,7 +27,6 @@ from traceml.trace.deep.layer_times import OUTSIDE
 from traceml.trace.module_names import unwrapped
 from traceml.trace.session import Session
 
-EVALUATED = "the model is evaluated in every step, where no hook may be in: no step could be seen"
 INTERRUPTED = "calls of layers are interrupted in every step: no step could be seen"
 BESIDE = "another thread runs compiled code in every step: no step could be seen"
 
@@ -45,7 +44,10 @@ class Companion(Protocol):
 class CallWatch:
     """Tells of each call that is a part of training: when it begins, and when it returns.
 
-    A layer that is compiled is one call; what it calls is inside and not seen.
+    A layer that is compiled is one call; what it calls is inside and not seen. An evaluation, of
+    the model or of a frozen part of it, is passed over with all that it calls. Our hooks may be in
+    meanwhile: where torch's transformer layers take a faster way only without hooks, they look at
+    the hooks of modules, not at global ones.
     """
 
     def __init__(
@@ -64,17 +66,15 @@ class CallWatch:
         """The layers that are being called, the outermost first."""
         self._open_modules: list[int] = []
         """The same as the identities of what was called: a layer, or what wraps it."""
+        self._evaluated: list[int] = []
+        """The layers that are being called in an evaluation, the outermost first, by identity."""
         self.compiled: set[int] = set()
         """The layers that were called as compiled code."""
         self.callers: set[int] = set()
         """The layers that called compiled functions, and `OUTSIDE` where none of them did."""
         self.is_on = False
         self.lost: str | None = None
-        """Why the step was not seen to its end, in words for a run where no step could be.
-
-        Where a model is evaluated, its calls are seen no further: in evaluation some layers of
-        torch's take a faster way only where no hook is in; no result may depend on us.
-        """
+        """Why the step was not seen to its end, in words for a run where no step could be."""
         self.has_failed = False
         """Whether one of our own functions failed: then the step was not seen to its end."""
         guard = session.guard
@@ -117,7 +117,7 @@ class CallWatch:
 
     def end(self) -> None:
         """See no more of them."""
-        if self.is_on and self.open and not _is_in_a_call():
+        if self.is_on and (self.open or self._evaluated) and not _is_in_a_call():
             self.lost = INTERRUPTED
         self.is_on = False
         self._take_out()
@@ -142,9 +142,11 @@ class CallWatch:
         if place is None or not self.is_on or not self._is_of_training():
             return
         in_backward = _is_in_backward()
-        if not self.open and not in_backward and not torch.is_grad_enabled():
-            if not module.training:
-                self.lose(EVALUATED)
+        is_alone = not self.open and not in_backward and not torch.is_grad_enabled()
+        if self._evaluated or (is_alone and not module.training):
+            self._evaluated.append(id(module))
+            return
+        if is_alone:
             return
         if self.open and self.open[-1] == place and self._open_modules[-1] != id(module):
             return  # what wraps it was entered already
@@ -167,15 +169,15 @@ class CallWatch:
         return get_ident() == self._session.thread or _is_in_backward()
 
     def _leave(self, module: nn.Module, arguments: Any, result: Any) -> None:
-        if not self.is_on or is_compiling() or id(module) not in self._open_modules:
+        called = self._evaluated or self._open_modules
+        if not self.is_on or is_compiling() or id(module) not in called:
             return
         if not self._is_of_training():
             return
-        if self._open_modules[-1] != id(module):
+        if called.pop() != id(module):
             self.lose(INTERRUPTED)  # an exception that calls no hook has left a layer inside
-            return
-        self._open_modules.pop()
-        self._tell_leave(self.open.pop(), result)
+        elif called is self._open_modules:
+            self._tell_leave(self.open.pop(), result)
 
     # Compiled code
 

@@ -96,7 +96,7 @@ class KernelSteps:
         """
         if not is_on_one_gpu(self._session, layers) or self._uses_graphs():
             return False
-        recording = KernelRecording(self._turns)
+        recording = KernelRecording(self._turns, self._session.device)
         if not recording.begin():
             return False
         self._layers, self._recording = layers, recording

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import torch
 
 from traceml.trace.deep.layer_times import OUTSIDE, LayerMark, Owner, owners
+from traceml.trace.failure import ended_by_device_error
 from traceml.trace.profiler_turns import CuptiTeardown, ProfilerTurns, new_profile
 
 MAX_NAME = 120
@@ -38,8 +39,9 @@ class Activity(NamedTuple):
 class KernelRecording:
     """Records the GPU's activity, as long as nobody else wants to."""
 
-    def __init__(self, turns: ProfilerTurns) -> None:
-        self._turns = turns
+    def __init__(self, turns: ProfilerTurns, device: str) -> None:
+        """`device` is the one that the layers are on, which need not be the current one."""
+        self._turns, self._device = turns, device
         self._is_on = False
         self._teardown = CuptiTeardown()
         self.offset_ns = 0
@@ -64,11 +66,12 @@ class KernelRecording:
         if not self._is_on:
             return []
         try:
-            if torch.version.cuda or torch.version.hip:
-                torch.cuda.synchronize()  # what the GPU has not done yet would not be recorded
+            if self._device != "cpu" and not ended_by_device_error():
+                # What the GPU has not done yet would not be recorded.
+                torch.cuda.synchronize(self._device)
         finally:  # also where Ctrl-C ends the wait: a profiler that goes on takes all memory
             self._is_on = False
-            result = torch._C._autograd._disable_profiler()
+            result = self._turns.stop()
             self._teardown.put_back()
         return activities(result.events())
 

@@ -10,6 +10,9 @@ from typing import Any, NamedTuple
 
 import torch
 
+from traceml.trace.failure import ended_by_device_error
+from traceml.trace.forked import keep_for_ever
+
 MAX_COMING = 4
 """Rows on their way from the device; with more of them, no further one is sent for."""
 LAST_WAIT_S = 0.05
@@ -55,7 +58,7 @@ class LateNumbers:
         if numbers.is_cpu:
             self._coming.append(_Coming(about, numbers, None))
         elif numbers.is_cuda:  # of no other device is it known how not to wait for it
-            with torch.cuda.stream(stream or torch.cuda.current_stream(numbers.device)):
+            with on_stream(stream or torch.cuda.current_stream(numbers.device)):
                 if not torch.cuda.is_current_stream_capturing():
                     self._coming.append(_Coming(about, *self._copied(numbers)))
 
@@ -87,7 +90,10 @@ class LateNumbers:
             yield come.about, values
 
     def wait(self) -> None:
-        """The process ends: wait a moment for the device."""
+        """The process ends: wait a moment for the device, unless it has failed."""
+        if ended_by_device_error():
+            keep_for_ever(self)  # pinned memory that is freed asks the device
+            self._coming = deque(row for row in self._coming if row.mark is None)
         deadline = monotonic() + LAST_WAIT_S
         while self._coming and not _is_there(self._coming[-1]) and monotonic() < deadline:
             sleep(0.001)
@@ -99,11 +105,17 @@ def _is_there(row: _Coming) -> bool:
 
 def can_compute() -> bool:
     """Whether a computation of ours is nobody else's business: no CUDA graph is being captured,
-    and neither a mode of the script's nor a profiler sees every operation."""
+    neither a mode of the script's nor a profiler sees every operation, and no function transform
+    (`torch.func`) does, whose tensors are plain ones by their type alone."""
     is_profiled = torch.autograd._profiler_enabled()  # type: ignore[attr-defined] # of C
-    is_watched = bool(torch._C._len_torch_dispatch_stack() or is_profiled)
+    is_watched = bool(torch._C._len_torch_dispatch_stack() or is_profiled or _is_transformed())
     on_gpu = torch.cuda.is_initialized()  # type: ignore[no-untyped-call] # torch
     return not is_watched and not (on_gpu and torch.cuda.is_current_stream_capturing())
+
+
+def _is_transformed() -> bool:
+    """Whether a function transform is at work, such as `torch.func.vmap`."""
+    return torch._C._functorch.peek_interpreter_stack() is not None
 
 
 @contextmanager
@@ -116,6 +128,20 @@ def computing_apart() -> Iterator[None]:
 def current_stream(numbers: torch.Tensor) -> Any:
     """The stream on which a device computes at present; `None` for the host."""
     return torch.cuda.current_stream(numbers.device) if numbers.is_cuda else None
+
+
+@contextmanager
+def on_stream(stream: Any) -> Iterator[None]:
+    """In here a stream is the current one; `None` for the host.
+
+    Its device is made the current one first: coming back from a stream of another device, torch
+    would take memory on the device that was current, even if the script uses it for nothing.
+    """
+    if stream is None:
+        yield
+        return
+    with torch.cuda.device(stream.device), torch.cuda.stream(stream):
+        yield
 
 
 HALF = (torch.float16, torch.bfloat16)

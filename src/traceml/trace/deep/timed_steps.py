@@ -21,6 +21,8 @@ from traceml.trace.deep.layer_times import (
 )
 from traceml.trace.deep.loss_graph import LayerSpan
 from traceml.trace.deep.phase_marks import ForwardCalls
+from traceml.trace.failure import ended_by_device_error
+from traceml.trace.forked import keep_for_ever
 from traceml.trace.models import Models
 from traceml.trace.session import Session
 
@@ -43,6 +45,8 @@ class _Pending(NamedTuple):
     calls: dict[int, int]
     compiled: dict[str, list[int]]
     """Which layers are compiled, as the file has it."""
+    last_events: Sequence[Any]
+    """The last CUDA event on each stream: those on one stream are passed in order."""
 
 
 class TimedSteps:
@@ -54,6 +58,8 @@ class TimedSteps:
         self._marks: LayerMarks | None = None
         self._layers: Sequence[ModelLayer] = ()
         self._events: list[Any] = []
+        self._last_on: dict[Any, Any] = {}
+        """By stream: the last event of the step that is timed."""
         self._new_event: Any = torch.cuda.Event
         self._pending: deque[_Pending] = deque()
         self._told_compiled: dict[str, list[int]] = {}
@@ -72,7 +78,7 @@ class TimedSteps:
         """Time the layers in the step that begins; not where the GPU is far behind."""
         if len(self._pending) >= MAX_PENDING:
             return False
-        self._layers = layers
+        self._layers, self._last_on = layers, {}
         is_on_gpu = is_on_one_gpu(self._session, layers)
         self._marks = LayerMarks(self._session, layers, self._record if is_on_gpu else None)
         self._marks.begin(ForwardCalls(self._session, self._models, self._marks))
@@ -102,8 +108,12 @@ class TimedSteps:
         is_hidden = not marks.calls and bool(marks.callers)
         if marks.is_complete and not is_hidden:
             self.spans = marks.spans
-            compiled = _compiled(marks)
-            self._pending.append(_Pending(step, self._layers, marks.marks, marks.calls, compiled))
+            last_events = tuple(self._last_on.values())
+            self._pending.append(
+                _Pending(
+                    step, self._layers, marks.marks, marks.calls, _compiled(marks), last_events
+                )
+            )
         elif marks.lost is None and is_hidden:
             return HIDDEN
         return marks.lost
@@ -113,7 +123,7 @@ class TimedSteps:
         if self._marks is not None:
             self._marks.end()
             self._marks = None
-        self._layers = ()
+        self._layers, self._last_on = (), {}
         return True
 
     @property
@@ -132,7 +142,10 @@ class TimedSteps:
             self._tell(self._pending.popleft())
 
     def finish(self) -> None:
-        """The process ends: wait a moment for the GPU."""
+        """The process ends: wait a moment for the GPU, unless it has failed."""
+        if ended_by_device_error():
+            keep_for_ever(self._pending)  # an event that is freed asks the device
+            self._pending = deque(each for each in self._pending if not each.last_events)
         deadline = monotonic() + LAST_WAIT_S
         while self._pending and not _is_passed(self._pending[-1]) and monotonic() < deadline:
             sleep(0.001)
@@ -140,11 +153,15 @@ class TimedSteps:
         self._written.flush()
 
     def _record(self) -> Any:
-        """An event on the current stream; `None` where a CUDA graph is captured, which keeps it."""
-        if torch.cuda.is_current_stream_capturing():
-            return None
-        event = self._events.pop() if self._events else self._new_event(enable_timing=True)
-        event.record()
+        """An event on the current stream of the layers' device, which need not be the current one;
+        `None` where a CUDA graph is captured there, which would keep it."""
+        with torch.cuda.device(self._session.device):
+            if torch.cuda.is_current_stream_capturing():
+                return None
+            event = self._events.pop() if self._events else self._new_event(enable_timing=True)
+            stream = torch.cuda.current_stream()
+            event.record(stream)
+        self._last_on[stream] = event
         return event
 
     def _tell(self, pending: _Pending) -> None:
@@ -180,8 +197,7 @@ def is_on_one_gpu(session: Session, layers: Sequence[ModelLayer]) -> bool:
 
 
 def _is_passed(pending: _Pending) -> bool:
-    event = pending.marks[-1].event
-    return event is None or bool(event.query())
+    return all(event.query() for event in pending.last_events)
 
 
 def _moments(marks: Sequence[LayerMark]) -> list[int]:
