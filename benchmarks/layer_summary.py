@@ -17,6 +17,7 @@ from benchmarks.figure import Figure
 from benchmarks.large_summary import summarise, write_rank
 from benchmarks.made_runs import STARTED_S
 from traceml.model.environment import LAYERS
+from traceml.model.layer_names import COUNTED
 from traceml.model.packed_times import pack
 from traceml.model.run import Ending, Manifest
 from traceml.store import folder as folders
@@ -46,12 +47,11 @@ def layer_lines(timed: int) -> list[dict[str, Any]]:
         f"{clock}_{phase}_ns" for clock in ("host", "gpu") for phase in ("forward", "backward")
     ]
     held = ("parameters", "buffers", "gradients", "optimizer", "saved", "peak")
-    counted = ("forward_flops", "backward_flops", "forward_bytes", "backward_bytes")
     launches = [(n % 100, n) for n in range(LAYER_COUNT)]
     return [
         {"set": 1, "names": names, "kinds": ["Linear"] * LAYER_COUNT},
         {"set": 1, "step": 7, **{name: row(10**8) for name in held}},
-        {"set": 1, "step": 8, **{name: row(10**9) for name in counted}},
+        {"set": 1, "step": 8, **{name: row(10**9) for name in COUNTED}},
         {
             "set": 1,
             "launches_from": 0,

@@ -6,9 +6,13 @@ from __future__ import annotations
 import re
 from collections.abc import Container
 
-COUNTED = ("forward_flops", "backward_flops", "forward_bytes", "backward_bytes")
-"""What is counted by layer, as the file of layers names it. What is computed again for backward is
-forward's."""
+COUNTED = tuple(
+    f"{phase}_{what}"
+    for what in ("flops", "bytes")
+    for phase in ("forward", "recompute", "backward")
+)
+"""What is counted by layer, as the file of layers names it. In files without `recompute`, what is
+computed again for backward (activation checkpointing) is a part of `forward`."""
 COMPILED_WHOLE, COMPILED_PARTLY, COMPILED_INSIDE = "whole", "partly", "inside"
 """How a layer is compiled, as the summary has it: measured as a whole; calls compiled functions,
 which are part of its own time; lies inside a compiled layer, and is not seen by itself."""

@@ -2,8 +2,17 @@
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    parallelize_module,
+)
 from torch.nn.functional import scaled_dot_product_attention
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils.checkpoint import checkpoint
 
 from traceml.facts.layers import layer_profile
 from traceml.store.layer_records import read_layers
@@ -14,20 +23,32 @@ BATCH = 3
 
 
 @pytest.fixture
-def counted(traced, monkeypatch):
-    """Trains a model; the operations of a step by layer, and of the whole step."""
+def profiled(traced, monkeypatch):
+    """Trains a model, with the same inputs or those of each step; its profile and its records."""
     monkeypatch.setattr(bursts, "LAYERS_SHARE", 1e9)
     traced.session.begin_deep_profile()
 
     def count(model, inputs):
         optimizer = torch.optim.SGD(model.parameters(), 1e-3)
-        for _ in range(STEPS):
-            loss = model(inputs).square().mean()
+        for step in range(STEPS):
+            given = inputs(step) if callable(inputs) else inputs
+            loss = model(given).square().mean()
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
         traced.finish()
-        profile = layer_profile(read_layers(traced.folder), {})
+        (records,) = read_layers(traced.folder)
+        return layer_profile([records], {}), records
+
+    return count
+
+
+@pytest.fixture
+def counted(profiled):
+    """Trains a model; the operations of a step by layer, and of the whole step."""
+
+    def count(model, inputs):
+        profile, _ = profiled(model, inputs)
         return {layer.name: layer.flops for layer in profile.layers}, profile.flops
 
     return count
@@ -122,3 +143,77 @@ def test_a_transformer_with_attention(counted, is_fused):
     for block in range(blocks):
         assert {name: by_layer[f"{block}.{name}"] for name in wanted} == wanted
     assert whole == blocks * sum(wanted.values())
+
+
+class Checkpointed(nn.Module):
+    def __init__(self, is_checkpointed):
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(4, 4), nn.Tanh()) for _ in range(3))
+        self.is_checkpointed = is_checkpointed
+
+    def forward(self, inputs):
+        for block in self.blocks:
+            inputs = (
+                checkpoint(block, inputs, use_reentrant=False)
+                if self.is_checkpointed
+                else block(inputs)
+            )
+        return inputs
+
+
+@pytest.mark.parametrize("is_checkpointed", [False, True])
+def test_what_is_computed_again_is_counted_apart(profiled, is_checkpointed):
+    profile, records = profiled(Checkpointed(is_checkpointed), torch.randn(BATCH, 4))
+    once = linear(BATCH, 4, 4)
+    assert profile.flops == once * (2 + 3 + 3)
+    assert profile.recompute_flops == 3 * once * is_checkpointed
+    by_name = {layer.name: layer for layer in profile.layers}
+    assert by_name["blocks.1.0"].flops == trained(once)
+    assert by_name["blocks.1.0"].recompute_flops == once * is_checkpointed
+    # Its input, weight, bias and output.
+    again_bytes = 4 * (2 * BATCH * 4 + 4 * 4 + 4) * is_checkpointed
+    place = records.names.index("blocks.1.0")
+    assert records.counted["recompute_bytes"][place] == again_bytes
+
+
+RANKS = 4
+
+
+@pytest.fixture
+def one_of_several_ranks():
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=RANKS)
+    yield init_device_mesh("cpu", (RANKS,))
+    dist.destroy_process_group()
+
+
+def test_of_a_layer_that_is_spread_over_ranks_this_rank_s_part_is_counted(
+    profiled, one_of_several_ranks
+):
+    model = nn.Sequential(nn.Linear(8, 16, bias=False), nn.Linear(16, 8, bias=False))
+    plan = {"0": ColwiseParallel(), "1": RowwiseParallel()}
+    profile, records = profiled(
+        parallelize_module(model, one_of_several_ranks, plan), torch.randn(BATCH, 8)
+    )
+    inner = 16 // RANKS
+    wanted = {
+        "": 0,
+        "0": trained(linear(BATCH, 8, inner), needs_input_gradient=False),
+        "1": trained(linear(BATCH, inner, 8)),
+    }
+    assert {layer.name: layer.flops for layer in profile.layers} == wanted
+    assert profile.flops == sum(wanted.values())
+    # The gradient of a weight is read and written, and so are its input and output.
+    place = records.names.index("0")
+    assert records.counted["forward_bytes"][place] == 4 * (BATCH * 8 + 8 * inner + BATCH * inner)
+
+
+def test_shapes_that_are_met_for_the_first_time_are_counted_once(profiled, one_of_several_ranks):
+    """Torch works out what each operation on spread tensors returns by pretending to do it."""
+    model = nn.Sequential(nn.Linear(8, 16, bias=False))
+    plan = {"0": ColwiseParallel()}
+    profile, _ = profiled(
+        parallelize_module(model, one_of_several_ranks, plan),
+        lambda step: torch.randn(BATCH + step, 8),
+    )
+    batches = [linear(BATCH + step, 8, 16 // RANKS) for step in range(STEPS)]
+    assert profile.flops in [trained(each, needs_input_gradient=False) for each in batches]

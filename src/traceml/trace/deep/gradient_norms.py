@@ -56,6 +56,9 @@ LONG_RUN = 1e6
 """Steps of a run for which these suffice."""
 REFRESH_EVERY = 200
 """Measured steps after which the layers are looked at anew: a script may add some."""
+REMEMBERED_STEPS = 8
+"""Steps whose number of backward passes is remembered: some loops add up the gradients of several
+passes, and only the last of a step has the whole gradient."""
 
 SUMS_IN_FLOAT32 = torch.torch_version.TorchVersion(torch.__version__) >= "2.5"
 """Whether `_foreach_norm` takes a type to sum the squares in."""
@@ -142,6 +145,7 @@ class GradientNorms:
         self._passes = passes
         self._begin_guarded = session.guard(self._begin)
         self._measure_guarded = session.guard(self._measure)
+        self._leave_guarded = session.guard(self._leave_pass)
         self._watch_scaler()
         self._watch_backward()
         self.forget()
@@ -153,8 +157,13 @@ class GradientNorms:
         self._models_seen: tuple[int, ...] = ()
         self._numbers = LateNumbers()
         self._latest: tuple[_Measured, torch.Tensor] | None = None
-        """The norms of the step that runs: of several backward passes, the last has the whole
-        gradient."""
+        """The norms after the last backward pass so far of the step that runs; `None` where it was
+        not measured."""
+        self._is_pass_open = self._is_step_chosen = False
+        self._step_passes = 0
+        """Backward passes of the step that runs."""
+        self._usual_passes: deque[int] = deque(maxlen=REMEMBERED_STEPS)
+        """The same of the steps before it."""
         self._recent: deque[StepNorms] = deque()
         self._scaler: Callable[[], Any] = _none
         self._measured = self._alarm_steps = self._alarms = 0
@@ -176,6 +185,7 @@ class GradientNorms:
                 self._measure_guarded()
                 return result
             except BaseException as error:
+                self._leave_guarded()
                 drop_our_frames(error)
                 raise
 
@@ -209,7 +219,20 @@ class GradientNorms:
             return
         if self._look_at_loss(loss):
             self._raise_alarm()
+        self._is_pass_open = True
         self._passes.begin_backward()
+
+    def _end_pass(self) -> None:
+        """What was measured before this pass is only a part of the step's gradient."""
+        self._latest = None
+        if self._is_pass_open:
+            self._is_pass_open = False
+            self._passes.end_backward()
+
+    def _leave_pass(self) -> None:
+        """An exception leaves a backward pass; the script may catch it and go on."""
+        if not self._session.recorder.backwards_open:
+            self._end_pass()
 
     def _raise_alarm(self) -> None:
         """Measure the next steps one by one."""
@@ -221,18 +244,33 @@ class GradientNorms:
     def _measure(self) -> None:
         if self._session.recorder.backwards_open:
             return
-        self._passes.end_backward()
+        self._end_pass()
+        self._step_passes += 1
         if not can_compute():
             return
         began = perf_counter_ns()
-        if self._alarm_steps:
-            self._alarm_steps -= 1
-        elif not (self._models.living() and self._budget.allows(began)):
-            return  # in the first step no model is known yet, and looking for none takes time, too
+        if not self._is_to_measure(began):
+            return
         if self._numbers.has_room and not self._file.is_full and self._may_look():
             device_bytes = self._measure_now()
             took = perf_counter_ns() - began
             self._budget.spend(took + device_bytes / DEVICE_BYTES_PER_NS)
+
+    def _is_to_measure(self, now: int) -> bool:
+        """Whether to measure after this pass: not where the step surely has more of them.
+
+        How many it has is known when it ends. So where one pass is measured, the later ones are as
+        well, up to the number that is usual: in a loop with steps of two kinds, those with more
+        passes would else never be measured after their last.
+        """
+        passes, usual = self._step_passes, self._usual_passes or (1,)
+        if not self._alarm_steps and passes < min(usual):
+            return False
+        if (self._alarm_steps or self._is_step_chosen) and passes <= max(usual):
+            return True
+        # In the first step no model is known yet, and looking for none takes time, too.
+        self._is_step_chosen = bool(self._models.living()) and self._budget.allows(now)
+        return self._is_step_chosen
 
     def _measure_now(self) -> int:
         """Have the norms computed; how many bytes a GPU reads for that."""
@@ -274,6 +312,10 @@ class GradientNorms:
     def end_step(self) -> None:
         """A step has ended: send for its norms, and read those that have come by now; that, too,
         is a part of what measuring costs."""
+        if self._step_passes:
+            self._usual_passes.append(self._step_passes)
+            self._alarm_steps = max(0, self._alarm_steps - 1)
+        self._step_passes, self._is_step_chosen = 0, False
         if self._latest is None and not self._numbers.is_expecting:
             return
         began = perf_counter_ns()

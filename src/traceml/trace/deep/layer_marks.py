@@ -8,12 +8,15 @@ backward hook, which would forbid to change a layer's output in place.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields, is_dataclass
 from threading import get_ident
 from time import perf_counter_ns
 from typing import Any
 
 import torch
+from torch.nn.modules import module as torch_module
 
 from traceml.trace.autograd_graph import next_operation
 from traceml.trace.compiling import is_backward_compiled, is_compiling
@@ -36,7 +39,10 @@ from traceml.trace.session import Session
 MAX_MARKS = 100_000
 """Of one step: a loop over thousands of tokens calls its layers very often."""
 MAX_NESTED = 3
-"""How deep tensors are looked for in the lists and dicts that a layer takes or returns."""
+"""How deep tensors are looked for in the lists, dicts and dataclasses that a layer takes or
+returns."""
+MAX_FRAMES = 6
+"""Of our own functions, between torch's call of a hook and the look at what it was called with."""
 CAPTURED = "a CUDA graph is captured in every step: no step could be seen"
 _LEAF_NODE = (1 << 63) - 1
 """Autograd numbers its nodes; those that store a parameter's gradient have the largest number."""
@@ -127,6 +133,7 @@ class LayerMarks:
         if self._is_entered is not None:
             self._is_entered()
         self._watch_all(arguments, outer)
+        self._watch_all(_given_by_keyword(arguments), outer)
         self._open_nodes.append(next_operation())
         if outer == OUTSIDE and not is_again:
             self.spans, self.first_node = [], self._open_nodes[-1]
@@ -195,3 +202,22 @@ def tensors_in(things: Any, depth: int = 0) -> Iterator[torch.Tensor]:
     elif depth < MAX_NESTED and isinstance(things, dict):
         for thing in list(things.values()):
             yield from tensors_in(thing, depth + 1)
+    elif depth < MAX_NESTED and is_dataclass(things) and not isinstance(things, type):
+        for field in fields(things):
+            yield from tensors_in(getattr(things, field.name, None), depth + 1)
+
+
+def _given_by_keyword(arguments: Any) -> Any:
+    """What a layer that is entered was given beside these positional arguments.
+
+    Torch tells hooks on all modules of no others; its function that calls them knows.
+    """
+    frame = sys._getframe(1)
+    for _ in range(MAX_FRAMES):
+        if frame.f_back is None:
+            break
+        frame = frame.f_back
+        if frame.f_globals is vars(torch_module):
+            variables = frame.f_locals
+            return variables.get("kwargs") if variables.get("args") is arguments else None
+    return None

@@ -11,14 +11,15 @@ from threading import get_ident
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import flop_counter
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from traceml.model.layer_names import COUNTED
-from traceml.trace.deep.layer_marks import LayerMarks
+from traceml.trace.deep.layer_marks import LayerMarks, tensors_in
 from traceml.trace.deep.layer_names import ModelLayer
-from traceml.trace.deep.layer_times import BACKWARD, FORWARD, OUTSIDE, owners
+from traceml.trace.deep.layer_times import FORWARD, OUTSIDE, OwnTimes, owners
 from traceml.trace.session import Session
 
 
@@ -83,13 +84,19 @@ class OperationCount(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self._marks.is_complete and bool(self._seen)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run the operation as it is, then count it."""
+        """Run the operation as it is, then count it.
+
+        One on tensors that are spread over ranks is left to them: they have this rank's part of it
+        done by operations on plain tensors, which come here again.
+        """
+        if any(hasattr(kind, "_local_tensor") for kind in types):
+            return NotImplemented
         result = func(*args, **(kwargs or {}))
         self._count(func, args, kwargs or {}, result)
         return result
 
     def _count_one(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
-        if not self._marks.is_on:
+        if not self._marks.is_on or _only_tells_shapes(args, result):
             return
         counted = _formula(func._overloadpacket)
         done = 0 if counted is None else int(counted(*args, **kwargs, out_val=result))
@@ -98,15 +105,15 @@ class OperationCount(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._seen.append((len(self._marks.marks), done, moved))
 
     def by_layer(self) -> dict[str, dict[int, int]]:
-        """Operations and bytes of the forward and backward passes, by layer; what no layer did is
-        at `OUTSIDE`."""
+        """Operations and bytes of the forward and backward passes, and of what is computed again
+        in backward, by layer; what no layer did is at `OUTSIDE`."""
         found: dict[str, dict[int, int]] = {name: {} for name in COUNTED}
         working = owners(self._marks.marks)
         for marks_before, done, moved in self._seen:
             owner = working[marks_before - 1] if marks_before else None
             # What no layer does: a loss between the passes, an optimizer after them.
             phase, place = owner or (FORWARD, OUTSIDE)
-            name = "backward" if phase == BACKWARD else "forward"
+            name = OwnTimes._fields[phase]
             for what, amount in (("flops", done), ("bytes", moved)):
                 amounts = found[f"{name}_{what}"]
                 amounts[place] = amounts.get(place, 0) + amount
@@ -139,6 +146,12 @@ _FUSED_ON_CPU = {
     "aten::_scaled_dot_product_flash_attention_for_cpu_backward": _fused_backward,
 }
 """Fused attention on a CPU, for which torch has no formula: the same as on a GPU."""
+
+
+def _only_tells_shapes(args: Any, result: Any) -> bool:
+    """Whether an operation computed nothing: tensors that are spread over ranks learn in this way
+    what an operation returns for shapes that it had not met before."""
+    return any(isinstance(each, FakeTensor) for each in tensors_in((args, result)))
 
 
 def _topmost() -> Any:
