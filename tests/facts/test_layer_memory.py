@@ -1,5 +1,8 @@
 """What layers hold, which batch fits, and what checkpointing blocks would save."""
 
+import math
+
+import numpy as np
 import pytest
 
 from layer_runs import layer_records
@@ -57,6 +60,19 @@ def test_without_a_count_of_activations_no_batch_is_known():
     held = {"parameters": (0, 100, 0, 10, 0, 10, 80)}
     found = layer_memory([layer_records(forward_ms=dict.fromkeys(NAMES, 1.0), held=held)])
     assert found.saved_bytes is None and found.block is None
+    assert found.fitting_batch(64, 1000, None) is None
+
+
+def test_what_checkpointed_blocks_keep_is_not_known_and_not_zero():
+    """The batch is then told by the peak alone."""
+    records = memory_of()
+    saved = (0, 10, 5, math.nan, 5, math.nan, 40)
+    records.held_bytes["saved"] = np.array(saved)
+    found = layer_memory([records])
+    assert found.saved_bytes is None and found.block is None
+    groups = {group.name: group.held_bytes for group in found.groups}
+    assert groups["blocks.*.mlp"] == {"parameters": 20} and groups["head"]["saved"] == 40
+    assert found.fitting_batch(64, 1000, 1160) == int(64 * 720 / 960)
     assert found.fitting_batch(64, 1000, None) is None
 
 

@@ -87,6 +87,59 @@ def test_ranks_with_other_layers_are_added_by_name():
     assert layers["1"].own_s["forward"] == pytest.approx(0.004)
 
 
+def test_the_stages_of_a_pipeline_are_no_zeros_in_one_another_s_layers():
+    """Four stages, each with a layer of its own beside the model itself."""
+    counted = {
+        "forward_flops": np.array([0, 1_000_000_000_000]),
+        "backward_flops": np.zeros(2, np.int64),
+        "forward_bytes": np.array([0, 1_000_000]),
+        "backward_bytes": np.zeros(2, np.int64),
+    }
+    stages = [
+        layer_records(
+            pid=stage,
+            clock="gpu",
+            forward_ms={"": 1.0, f"layers.{stage}": 4.0},
+            held={"parameters": [0, 100 + stage]},
+            counted=counted,
+            kernels=(kernel_step(4.0, [("gemm", 2, 3_900_000, 1)], (0.0, 3.9)),),
+        )
+        for stage in range(4)
+    ]
+    profile = layer_profile(stages, {0: 0, 1: 1, 2: 2, 3: 3}, "NVIDIA H200", BF16)
+    layers = by_name(profile)
+    for stage in range(4):
+        layer = layers[f"layers.{stage}"]
+        assert layer.own_s["forward"] == layer.total_s == pytest.approx(0.004)
+        assert (layer.worst_rank, layer.worst_s, layer.median_s) == (None, None, None)
+        assert layer.busy_s == pytest.approx(0.0039) and layer.kernels == 1
+        assert layer.flops == 1e12 and layer.bound is Bound.COMPUTE
+        assert layer.peak_share == pytest.approx(1e12 / 0.0039 / 989e12)
+        assert layer.held_bytes == {"parameters": 100 + stage}
+    assert layers[""].total_s == pytest.approx(0.017)
+    assert layers[""].worst_rank is not None and layers[""].median_s == pytest.approx(0.001)
+
+
+def test_a_stage_that_two_ranks_share_is_compared_between_these():
+    took_ms = {0: {"first": 2.0}, 1: {"first": 6.0}, 2: {"second": 9.0}, 3: {"second": 9.0}}
+    records = [layer_records(pid=rank, forward_ms=own) for rank, own in took_ms.items()]
+    first = by_name(layer_profile(records, {rank: rank for rank in took_ms}))["first"]
+    assert first.worst_rank == 1 and first.total_s == pytest.approx(0.004)
+    assert (first.worst_s, first.median_s) == (pytest.approx(0.006), pytest.approx(0.004))
+
+
+def test_what_was_not_measured_of_a_layer_s_memory_is_missing():
+    one, other = (
+        layer_records(pid=pid, forward_ms={"a": 1.0, "b": 1.0}, held={"parameters": [1, 1]})
+        for pid in (0, 1)
+    )
+    one.held_bytes["saved"] = np.array([np.nan, 30.0])
+    other.held_bytes["saved"] = np.array([np.nan, np.nan])
+    layers = by_name(layer_profile([one, other], {0: 0, 1: 1}))
+    assert layers["a"].held_bytes == {"parameters": 1}
+    assert layers["b"].held_bytes == {"parameters": 1, "saved": 30}
+
+
 def test_times_of_the_gpu_are_taken_where_all_ranks_have_them():
     gpu = layer_records(clock="gpu", forward_ms={"a": 3.0})
     host = layer_records(clock="host", forward_ms={"a": 1.0})
@@ -116,6 +169,25 @@ def test_what_limits_a_layer():
     assert layers["matmul"].peak_share == pytest.approx(1e12 / 0.002 / 989e12)
     assert profile.flops == 1_000_000_002_000
     assert profile.activity.kernels[0].layer == "matmul"
+
+
+def test_what_is_computed_again_is_in_the_limit_of_a_layer_but_not_in_its_utilisation():
+    """Operations that nearly take as long as the bytes, and do with those of checkpointing."""
+    counted = {
+        "forward_flops": np.array([900_000_000_000]),
+        "recompute_flops": np.array([900_000_000_000]),
+        "backward_flops": np.array([0]),
+        "forward_bytes": np.array([5_000_000_000]),
+        "recompute_bytes": np.array([1_000_000_000]),
+        "backward_bytes": np.array([0]),
+    }
+    record = layer_records(clock="gpu", forward_ms={"a": 4.0}, counted=counted)
+    profile = layer_profile([record], {}, "NVIDIA H200", BF16)
+    (layer,) = profile.layers
+    assert (layer.flops, layer.recompute_flops, layer.moved_bytes) == (9e11, 9e11, 6e9)
+    assert layer.bound is Bound.COMPUTE
+    assert layer.peak_share == pytest.approx(9e11 / 0.004 / 989e12)
+    assert (profile.flops, profile.recompute_flops) == (9e11, 9e11)
 
 
 def test_nothing_is_said_about_the_limits_of_an_unknown_device():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from drawn_runs import page_of, part
@@ -47,6 +48,14 @@ def values(rows: LayerRows, column: str, own: bool = False) -> dict[str, float |
 
 def test_a_run_without_a_deep_profile_has_no_such_part() -> None:
     assert "layers" not in [found.id for found in page_of(make_run(steps=40)).parts]
+
+
+def test_what_is_computed_again_is_said_beside_the_operations_of_a_step() -> None:
+    counted = {"forward_flops": np.array([3_000_000]), "recompute_flops": np.array([1_000_000])}
+    found = part_of(layer_records(forward_ms={"a": 1.0}, counted=counted))
+    (tile,) = (tile for tile in found.tiles if tile.label == "Operations per step")
+    assert tile.value == "3.00 MFLOP"
+    assert tile.note == "1.00 MFLOP more are computed again in backward"
 
 
 def test_the_part_stands_beside_the_step_s_time() -> None:

@@ -61,8 +61,26 @@ def test_layers_are_timed_on_the_gpu_and_their_memory_is_seen(traced, tmp_path):
     assert found.calls[0].tolist() == [1, 1, 1, 1, 1, 8]
     saved = dict(zip(found.names, found.held_bytes["saved"], strict=True))
     assert saved["2.inner"] == 7 * 4 * batch * width  # its first input is what the ReLU keeps
+
+
+class Climbs(nn.Module):
+    """Takes more memory for a moment than was ever allocated."""
+
+    def forward(self, inputs):
+        above = torch.cuda.max_memory_allocated() - torch.cuda.memory_allocated()
+        torch.empty(above + (1 << 20), dtype=torch.uint8, device="cuda")
+        return inputs
+
+
+def test_a_peak_is_told_of_the_layer_in_which_the_allocator_s_peak_rose(traced, tmp_path):
+    model = nn.Sequential(nn.Linear(64, 64), Climbs()).cuda()
+    current.current().begin_deep_profile()
+    train(model, FIRST_BURST + 30, 16, 64)
+    traced()
+    (found,) = read_layers(tmp_path)
     peaks = dict(zip(found.names, found.held_bytes["peak"], strict=True))
-    assert peaks["2"] > peaks["0"] > 3 * 4 * width * width
+    assert np.isnan(peaks["0"])
+    assert FIRST_BURST << 20 < peaks["1"] == peaks[""] <= torch.cuda.max_memory_allocated()
 
 
 def test_layers_cover_the_phases_of_a_transformer(traced, tmp_path):

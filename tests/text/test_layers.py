@@ -1,6 +1,7 @@
 from dataclasses import replace
 
 import numpy as np
+from msgspec.structs import replace as replace_struct
 
 from factories import make_run
 from layer_runs import burst_records, kernel_step, layer_records, with_layers
@@ -47,6 +48,23 @@ def test_a_star_says_which_class_it_stands_for_where_there_are_several():
     record = replace(layer_records(forward_ms=own), kinds=kinds)
     names = [line[2:39].strip() for line in layer_lines(summary_of(record).layers)]
     assert names[2:5] == ["net.* (Linear) ×2", "head.* ×2", "net.1"]
+
+
+def test_what_is_computed_again_stands_beside_the_utilisation():
+    layers = LayersSummary(
+        steps=8,
+        layers={"a": LayerSummary(forward_ms=1.0)},
+        forward_ms=1.0,
+        flops_per_step=2.88e12,
+        recompute_flops_per_step=1.05e12,
+        peak_flops_per_s=989e12,
+        mfu=0.4,
+    )
+    said = "  2.88 TFLOP per step: 40% of the device's 989 TFLOP/s (MFU)"
+    again = "  1.05 TFLOP more are computed again in backward (checkpointing)"
+    lines = layer_lines(layers)
+    assert lines[lines.index(said) + 1] == again
+    assert again not in layer_lines(replace_struct(layers, recompute_flops_per_step=0.0))
 
 
 def test_no_sentence_is_cut_or_longer_than_a_line():

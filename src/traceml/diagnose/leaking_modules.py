@@ -7,12 +7,15 @@ from traceml.facts.layer_growth import LayerGrowth
 from traceml.model.layer_names import MODEL
 from traceml.model.quantities import count, memory
 
+MAX_MODULE_SHARE = 1.5
+"""Of what was measured: a module cannot keep more, so its number is wrong, or not of every step."""
+
 
 def module_that_filled(
     facts: Facts, rank: int, held_bytes: int | None, min_share: float
 ) -> LayerGrowth | None:
     """Returns the module whose growth, at its speed over all steps of the rank, is at least this
-    share of what the rank held; `None` where the deep profile saw none."""
+    share of what the rank held; `None` where the deep profile saw none that explains it."""
     if not held_bytes:
         return None
     steps = max((each.steps_taken for each in facts.ranks if each.rank.rank == rank), default=0)
@@ -20,10 +23,16 @@ def module_that_filled(
         (
             each
             for each in facts.layers.growth
-            if each.rank == rank and each.per_step_bytes * steps >= min_share * held_bytes
+            if each.rank == rank and explains(each.per_step_bytes * steps, held_bytes, min_share)
         ),
         None,
     )
+
+
+def explains(module_bytes: float, measured_bytes: float, min_share: float) -> bool:
+    """Returns whether what a module keeps is at least this share of what was measured, and not
+    more than can be."""
+    return min_share * measured_bytes <= module_bytes <= MAX_MODULE_SHARE * measured_bytes
 
 
 def growth_words(module: LayerGrowth) -> str:

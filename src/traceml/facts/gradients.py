@@ -48,7 +48,8 @@ class BadValue:
 
 @dataclass(frozen=True, slots=True)
 class GradientRise:
-    """The gradient of the whole model grew far above what it had been, and did not come back."""
+    """The gradient of all layers of a rank grew far above what it had been, and did not come
+    back."""
 
     rank: int
     step: int
@@ -72,9 +73,10 @@ class GradientFacts:
     """The gradients of a run, before clipping and without a scaler's factor."""
 
     steps: int = 0
-    """How many steps of the rank with the most were measured."""
+    """How many steps of the rank with the most were measured; where the model is spread over
+    several ranks, those that were measured on all of them."""
     first: float | None = None
-    """The norm of the whole model: its median at first, …"""
+    """The norm of the whole model, all stages of a pipeline together: its median at first, …"""
     usual: float | None = None
     """… over all finite ones, …"""
     last: float | None = None
@@ -84,7 +86,8 @@ class GradientFacts:
     bad_value: BadValue | None = None
     rise: GradientRise | None = None
     layer_norms: Mapping[str, float] | None = None
-    """The median norm of each layer that has parameters, of the rank with the most steps."""
+    """The median norm of each layer that has parameters, of the rank with the most steps that has
+    it."""
 
 
 NO_GRADIENTS = GradientFacts()
@@ -101,23 +104,59 @@ def gradient_facts(records: Sequence[LayerRecords], ranks: Mapping[int, int]) ->
     if not measured:
         return GradientFacts(bad_value=bad_value)
     rises = filter(None, (_rise(each, rank_of[each.pid]) for each in measured))
-    main = max(measured, key=lambda each: len(each.norms.steps))
-    totals = _totals(main)
+    stages = _stages(measured)
+    totals = _whole_model(stages)
     finite = totals[np.isfinite(totals)]
     return GradientFacts(
-        steps=len(main.norms.steps),
+        steps=len(totals),
         first=_median(finite[:MIN_NORMS]),
         usual=_median(finite),
         last=float(finite[-1]) if len(finite) else None,
         bad_to_the_end=len(totals) - _bad_from(totals),
         bad_value=bad_value,
         rise=min(rises, key=lambda each: each.layer_step, default=None),
-        layer_norms=_layer_norms(main),
+        layer_norms=_layer_norms(stages),
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Stage:
+    """A part of the model, as the rank with the most steps measured it."""
+
+    records: LayerRecords
+    places: tuple[int, ...]
+    """Its layers: those with a norm that no stage before it has."""
+
+
+def _stages(measured: Sequence[LayerRecords]) -> list[_Stage]:
+    """Returns the parts of the model that have other layers than one another, such as the stages of
+    a pipeline; a single one where all ranks have the same layers."""
+    stages: list[_Stage] = []
+    seen: set[str] = set()
+    for each in sorted(measured, key=lambda each: -len(each.norms.steps)):
+        owners = np.flatnonzero(~np.isnan(each.norms.values).all(axis=0)).tolist()
+        places = tuple(place for place in owners if each.names[place] not in seen)
+        if places or not stages:
+            stages.append(_Stage(each, places))
+            seen.update(each.names[place] for place in places)
+    return stages
+
+
+def _whole_model(stages: Sequence[_Stage]) -> Values:
+    """Returns the norm of the whole model in each step that was measured on all stages; infinity
+    where not finite."""
+    steps = sorted(set.intersection(*(set(stage.records.norms.steps) for stage in stages)))
+    squares = np.zeros(len(steps))
+    for stage in stages:
+        row_of = {step: row for row, step in enumerate(stage.records.norms.steps)}
+        rows = [row_of[step] for step in steps]
+        values = stage.records.norms.values[np.ix_(rows, stage.places)]
+        squares += np.nansum(values**2, axis=1)
+    return np.asarray(np.sqrt(squares))
+
+
 def _totals(records: LayerRecords) -> Values:
-    """Returns the norm of the whole model in each measured step; infinity where not finite."""
+    """Returns the norm of a rank's layers in each measured step; infinity where not finite."""
     return np.asarray(np.sqrt(np.nansum(records.norms.values**2, axis=1)))
 
 
@@ -125,13 +164,14 @@ def _median(values: Values) -> float | None:
     return float(np.median(values)) if len(values) else None
 
 
-def _layer_norms(records: LayerRecords) -> dict[str, float]:
+def _layer_norms(stages: Sequence[_Stage]) -> dict[str, float]:
     found = {}
-    for place, name in enumerate(records.names):
-        values = records.norms.values[:, place]
-        finite = values[np.isfinite(values)]
-        if len(finite):
-            found[name] = float(np.median(finite))
+    for stage in stages:
+        for place in stage.places:
+            values = stage.records.norms.values[:, place]
+            finite = values[np.isfinite(values)]
+            if len(finite):
+                found[stage.records.names[place]] = float(np.median(finite))
     return found
 
 

@@ -69,14 +69,15 @@ def _of_rank(records: LayerRecords, rank: int) -> list[LayerGrowth]:
 
 
 def _of_outputs(records: LayerRecords, rank: int) -> list[LayerGrowth]:
-    """Returns the layers whose outputs outlived the last step that was followed."""
+    """Returns the layers whose outputs outlived the last step that was followed; a line of zero
+    bytes says that none did any more."""
     last = max((each.step for each in records.outlived), default=None)
     return [
         LayerGrowth(
             rank, each.name, each.kind, None, 0, each.since, each.step, each.left_bytes, True
         )
         for each in records.outlived
-        if each.step == last
+        if each.step == last and each.left_bytes
     ]
 
 

@@ -8,6 +8,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from traceml.store.layer_records import HELD, LayerRecords
 
 LASTING = ("parameters", "buffers", "gradients", "optimizer")
@@ -58,7 +60,8 @@ class LayerMemory:
     lasting_bytes: int
     """Parameters, buffers, gradients and optimizer state of all layers."""
     saved_bytes: int | None
-    """What one step keeps for backward in all layers; `None` where that was not counted."""
+    """What one step keeps for backward in all layers; `None` where that was not counted, be it of a
+    single layer, such as a checkpointed one."""
     block: RepeatedBlock | None = None
     """The repeated block that keeps the most for backward; `None` where none repeats."""
 
@@ -67,10 +70,10 @@ class LayerMemory:
 
         A step of `samples` samples had this peak, or the activations that were counted.
         """
-        if self.saved_bytes is None or samples < 1:
+        if samples < 1:
             return None
         above = 0 if peak_bytes is None else peak_bytes - self.lasting_bytes
-        growing = max(self.saved_bytes, above)
+        growing = max(self.saved_bytes or 0, above)
         room = FULL * total_bytes - self.lasting_bytes
         if growing <= 0 or room <= 0:
             return None
@@ -87,38 +90,44 @@ def layer_memory(records: Sequence[LayerRecords]) -> LayerMemory | None:
 
 def _all_bytes(records: LayerRecords) -> int:
     held = records.held_bytes
-    return sum(int(held[name].sum()) for name in (*LASTING, "saved") if name in held)
+    return sum(int(np.nansum(held[name])) for name in (*LASTING, "saved") if name in held)
 
 
 def _of_rank(records: LayerRecords) -> LayerMemory:
     held = {name: values for name, values in records.held_bytes.items() if name in HELD}
     groups: dict[tuple[str, str], LayerGroup] = {}
     for place, (name, kind) in enumerate(zip(records.names, records.kinds, strict=True)):
-        own = {key: int(values[place]) for key, values in held.items() if key != "peak"}
+        own = {
+            key: int(values[place])
+            for key, values in held.items()
+            if key != "peak" and not np.isnan(values[place])
+        }
         pattern = _NUMBER.sub("*", name)
         before = groups.get((pattern, kind))
         if before is None:
             groups[pattern, kind] = LayerGroup(name, 1, own)
         else:
-            own = {key: own[key] + before.held_bytes[key] for key in own}
+            both = own.keys() & before.held_bytes.keys()
+            own = {key: size + before.held_bytes[key] for key, size in own.items() if key in both}
             groups[pattern, kind] = LayerGroup(pattern, before.layers + 1, own)
     found = sorted(
         (group for group in groups.values() if group.total_bytes),
         key=lambda group: -group.total_bytes,
     )
     saved = held.get("saved")
+    is_counted = saved is not None and not np.isnan(saved).any()
     return LayerMemory(
         groups=tuple(found),
         lasting_bytes=sum(int(values.sum()) for key, values in held.items() if key in LASTING),
-        saved_bytes=None if saved is None else int(saved.sum()),
+        saved_bytes=int(saved.sum()) if saved is not None and is_counted else None,
         block=None if saved is None else _repeated_block(records.names, saved.tolist()),
     )
 
 
-def _repeated_block(names: Sequence[str], saved: Sequence[int]) -> RepeatedBlock | None:
+def _repeated_block(names: Sequence[str], saved: Sequence[float]) -> RepeatedBlock | None:
     """Returns the outermost layers with layers below them that differ in one number alone, and keep
-    the most for backward."""
-    sums: dict[str, int] = {}
+    the most for backward; those of which that was not counted are left out."""
+    sums: dict[str, float] = {}
     for name, count in zip(names, saved, strict=True):
         parts = name.split(".")
         for depth in range(1, len(parts)):
@@ -127,12 +136,12 @@ def _repeated_block(names: Sequence[str], saved: Sequence[int]) -> RepeatedBlock
                 sums[outer] = sums.get(outer, 0) + count
                 break  # what lies in a block within a block is the outer one's
     own = dict(zip(names, saved, strict=True))
-    blocks: dict[str, list[int]] = {}
+    blocks: dict[str, list[float]] = {}
     for outer, count in sums.items():
         blocks.setdefault(_NUMBER.sub("*", outer), []).append(count + own.get(outer, 0))
     found = [
-        RepeatedBlock(name, len(counts), sum(counts))
+        RepeatedBlock(name, len(counts), int(sum(counts)))
         for name, counts in blocks.items()
-        if len(counts) > 1 and any(counts)
+        if len(counts) > 1 and sum(counts) > 0  # NaN is not
     ]
     return max(found, key=lambda each: each.saved_bytes, default=None)

@@ -68,7 +68,8 @@ class LayerFacts:
     stderr_s: float | None
     """The standard error of its own time over steps; `None` with a single step."""
     total_s: float | None
-    """Its own time and that of every layer below its name; `None` inside compiled code."""
+    """Its own time and that of every layer below its name; `None` where none was timed, as inside
+    compiled code."""
     held_bytes: Mapping[str, int]
     """What it holds itself on the rank that holds the most, by the names of `HELD`; what was not
     measured is missing."""
@@ -77,18 +78,23 @@ class LayerFacts:
     kernels: float | None = None
     """How many those are."""
     flops: float | None = None
-    """Floating-point operations per step of itself; `None` where they were not counted."""
+    """Floating-point operations per step of itself, without those below; `None` where they were
+    not counted."""
+    recompute_flops: float | None = None
+    """Those that it does once more in backward (activation checkpointing)."""
     moved_bytes: float | None = None
-    """Bytes that its operations read and write per step, where each starts from memory."""
+    """Bytes that all these operations read and write per step, where each starts from memory."""
     bound: Bound | None = None
     """What limits it; `None` where that is not known, or it takes no time."""
     peak_share: float | None = None
-    """Its operations per second as a share of what the device can do, 0–1."""
+    """Its operations per second as a share of what the device can do, 0–1, without those that it
+    does once more."""
     worst_rank: int | None = None
-    """The rank on which its own time is the longest, and how long; `None` with one rank."""
+    """The rank on which its own time is the longest, and how long; `None` where fewer than two
+    ranks have it, as in the stages of a pipeline."""
     worst_s: float | None = None
     median_s: float | None = None
-    """Its own time on the median rank."""
+    """Its own time on the median of the ranks that have it."""
     compiled: str | None = None
     """How it is compiled: `whole`, `partly` or `inside` (see `COMPILED_WHOLE`); `None` where it is
     not. Nothing is known of the time of a layer inside, nor of what it keeps for backward."""
@@ -142,8 +148,10 @@ class LayerProfile:
     activity: GpuActivity | None = None
     """`None` where the GPU's activity was not recorded."""
     flops: float | None = None
-    """Floating-point operations of a whole step of one rank, in layers or not; `None` where they
-    were not counted."""
+    """Floating-point operations of a whole step of one rank, in layers or not, without those below;
+    `None` where they were not counted."""
+    recompute_flops: float | None = None
+    """Those that are done once more in backward (activation checkpointing)."""
     peak_flops: float | None = None
     """What the device can do per second at most in the dtype in use; `None` where it is unknown."""
     gradients: GradientFacts = NO_GRADIENTS
@@ -214,7 +222,8 @@ def layer_profile(
 
     The device's name and the settings say how close to its limits the layers come.
 
-    Ranks with other layers than most (the stages of a pipeline) are added with their own names.
+    Ranks with other layers than most (the stages of a pipeline) are added with their own names:
+    each layer's numbers are means over the ranks that have it.
     """
     notes = tuple(dict.fromkeys(note for each in records for note in each.notes))
     gradients = gradient_facts(records, ranks)
@@ -244,7 +253,8 @@ def layer_profile(
         layers=layers,
         rest_s=_rest(timed, clock),
         activity=_activity(timed),
-        flops=_step_flops(timed),
+        flops=_step_flops(timed, _ONCE),
+        recompute_flops=_step_flops(timed, ("recompute",)),
         peak_flops=fastest,
         gradients=gradients,
         memory=memory,
@@ -300,9 +310,9 @@ class _PlacedRecords:
     count: int
     """How many layers all processes have."""
 
-    def spread(self, values: npt.NDArray[Any], elsewhere: float = 0.0) -> Values:
-        """Returns values of its own layers as a row of all layers."""
-        row = np.full(self.count, elsewhere)
+    def spread(self, values: npt.NDArray[Any]) -> Values:
+        """Returns values of its own layers as a row of all layers; NaN for those it lacks."""
+        row = np.full(self.count, np.nan)
         row[self.places] = values
         return row
 
@@ -327,7 +337,7 @@ def _by_rank(placed: Sequence[_PlacedRecords], key: str) -> Values:
     for row, each in enumerate(placed):
         if key in each.records.times_ns:
             means = _mean_of_rows(each.records, each.records.times_ns[key]) / 1e9
-            found[row] = each.spread(means, np.nan)
+            found[row] = each.spread(means)
     return found
 
 
@@ -351,8 +361,10 @@ def _mean(values: Values, axis: int) -> Values:
 
 
 def _sum_of_phases(own: Mapping[str, Values]) -> Values:
-    """Returns the time of all phases, by process and layer; 0 where nothing was measured."""
-    return reduce(np.add, (np.nan_to_num(values) for values in own.values()))
+    """Returns the time of all phases, by process and layer; NaN where nothing was measured."""
+    sums: Values = reduce(np.add, (np.nan_to_num(values) for values in own.values()))
+    sums[np.all([np.isnan(values) for values in own.values()], axis=0)] = np.nan
+    return sums
 
 
 def _layers(
@@ -364,22 +376,18 @@ def _layers(
 ) -> tuple[LayerFacts, ...]:
     phases = {phase: _mean(values, axis=0) for phase, values in own.items()}
     by_rank = _sum_of_phases(own)
-    totals = _totals(list(names), by_rank.mean(axis=0))
+    totals = _totals(list(names), _mean(by_rank, axis=0))
     errors = _standard_errors(placed, clock)
     calls = _mean(
-        np.array(
-            [
-                each.spread(_mean_of_rows(each.records, each.records.calls), np.nan)
-                for each in placed
-            ]
-        ),
+        np.array([each.spread(_mean_of_rows(each.records, each.records.calls)) for each in placed]),
         axis=0,
     )
     held = _held(placed)
-    flops, moved = (_counted(placed, what) for what in ("flops", "bytes"))
+    flops, again = _counted(placed, "flops", _ONCE), _counted(placed, "flops", ("recompute",))
+    moved = _counted(placed, "bytes", TIMES)
     busy, kernels = (_kernel_means(placed, key) for key in ("busy_ns", "kernels"))
-    worst, medians = by_rank.argmax(axis=0), np.median(by_rank, axis=0)
-    several = len(placed) > 1
+    rank_of = [ranks.get(each.records.pid, 0) for each in placed]
+    worst_ranks, worst, medians = _compared_ranks(by_rank, rank_of)
     timed = [each.records for each in placed]
     compiled = _compiled(timed, dict(zip(names, np.nan_to_num(calls).tolist(), strict=True)))
     layers = (
@@ -392,21 +400,49 @@ def _layers(
                 for phase, means in phases.items()
                 if not np.isnan(means[place])
             },
-            stderr_s=None if np.isnan(errors[place]) else float(errors[place]),
-            total_s=float(totals[place]),
-            held_bytes={key: int(values[place]) for key, values in held.items()},
-            busy_s=None if busy is None else float(busy[place]) / 1e9,
-            kernels=None if kernels is None else float(kernels[place]),
-            flops=None if flops is None else float(flops[place]),
-            moved_bytes=None if moved is None else float(moved[place]),
-            worst_rank=ranks.get(placed[worst[place]].records.pid, 0) if several else None,
-            worst_s=float(by_rank[worst[place], place]) if several else None,
-            median_s=float(medians[place]) if several else None,
+            stderr_s=_known(errors[place]),
+            total_s=_known(totals[place]),
+            held_bytes={
+                key: int(values[place])
+                for key, values in held.items()
+                if not np.isnan(values[place])
+            },
+            busy_s=_known(busy[place] / 1e9),
+            kernels=_known(kernels[place]),
+            flops=_known(flops[place]),
+            recompute_flops=_known(again[place]),
+            moved_bytes=_known(moved[place]),
+            worst_rank=worst_ranks[place],
+            worst_s=_known(worst[place]),
+            median_s=_known(medians[place]),
             compiled=compiled.get(name),
         )
         for place, (name, kind) in enumerate(names.items())
     )
     return tuple(map(_without_unseen, layers))
+
+
+def _known(value: float) -> float | None:
+    """Returns a number as it is; `None` where it was not measured."""
+    return None if np.isnan(value) else float(value)
+
+
+def _compared_ranks(
+    by_rank: Values, rank_of: Sequence[int]
+) -> tuple[list[int | None], Values, Values]:
+    """Returns for each layer the rank on which it takes the longest, how long, and the median over
+    ranks; `None` and NaN where fewer than two ranks have it: there is nothing to compare."""
+    is_known = ~np.isnan(by_rank)
+    is_compared = is_known.sum(axis=0) > 1
+    slowest = np.where(is_known, by_rank, -np.inf).argmax(axis=0)
+    worst_ranks = [
+        rank_of[row] if has else None for row, has in zip(slowest, is_compared, strict=True)
+    ]
+    worst, medians = np.full((2, by_rank.shape[1]), np.nan)
+    if is_compared.any():
+        worst[is_compared] = np.nanmax(by_rank[:, is_compared], axis=0)
+        medians[is_compared] = np.nanmedian(by_rank[:, is_compared], axis=0)
+    return worst_ranks, worst, medians
 
 
 def _compiled(timed: Sequence[LayerRecords], calls: Mapping[str, float]) -> dict[str, str]:
@@ -435,6 +471,7 @@ def _without_unseen(layer: LayerFacts) -> LayerFacts:
         busy_s=None,
         kernels=None,
         flops=None,
+        recompute_flops=None,
         moved_bytes=None,
         worst_rank=None,
         worst_s=None,
@@ -457,13 +494,14 @@ def _rest(timed: Sequence[LayerRecords], clock: str) -> dict[str, float]:
 
 
 def _totals(names: Sequence[str], own_s: Values) -> Values:
-    """Returns each layer's time with that of all layers below its name."""
+    """Returns each layer's time with that of all layers below its name; NaN where none of them
+    was timed."""
     places = {name: place for place, name in enumerate(names)}
     totals: Values = own_s.copy()
     for place in sorted(range(len(names)), key=lambda place: -_depth(names[place])):
         outer = outer_name(names[place], places)
-        if outer is not None:
-            totals[places[outer]] += totals[place]
+        if outer is not None and not np.isnan(totals[place]):
+            totals[places[outer]] = np.nan_to_num(totals[places[outer]]) + totals[place]
     return totals
 
 
@@ -500,24 +538,27 @@ def _standard_errors(placed: Sequence[_PlacedRecords], clock: str) -> Values:
 
 
 def _held(placed: Sequence[_PlacedRecords]) -> dict[str, Values]:
-    """Returns what each layer holds on the rank that holds the most, by the names of `HELD`."""
+    """Returns what each layer holds on the rank that holds the most, by the names of `HELD`; NaN
+    where that was not measured."""
     found: dict[str, Values] = {}
     for each in placed:
         for key in HELD:
             if key in each.records.held_bytes:
                 values = each.spread(each.records.held_bytes[key])
-                found[key] = np.maximum(found.get(key, 0.0), values)
+                found[key] = np.fmax(found.get(key, np.nan), values)
     return found
 
 
-def _kernel_means(placed: Sequence[_PlacedRecords], what: str) -> Values | None:
-    """Returns a mean over steps and ranks by layer; `None` where no activity was recorded."""
-    total, steps = np.zeros(placed[0].count if placed else 0), 0
+def _kernel_means(placed: Sequence[_PlacedRecords], what: str) -> Values:
+    """Returns a mean by layer over the steps of the ranks that have it; NaN where no activity was
+    recorded."""
+    total, steps = np.zeros((2, placed[0].count))
     for each in placed:
         for step in each.records.kernels:
             total[each.places] += getattr(step, f"layer_{what}") * step.steps
-            steps += step.steps
-    return total / steps if steps else None
+            steps[each.places] += step.steps
+    means: Values = np.where(steps > 0, total / np.maximum(steps, 1), np.nan)
+    return means
 
 
 def _activity(timed: Sequence[LayerRecords]) -> GpuActivity | None:
@@ -577,22 +618,28 @@ def _number_type(settings: Settings) -> tuple[str | None, bool]:
     return dtype, settings.matmul_precision not in (None, "highest")
 
 
-def _counted(placed: Sequence[_PlacedRecords], what: str) -> Values | None:
-    """Returns operations or bytes of both passes by layer, as a mean over ranks; `None` where no
-    rank counted."""
+_ONCE = ("forward", "backward")
+"""What a model does in each step: MFU is of these alone, also where some is computed again."""
+
+
+def _counted(placed: Sequence[_PlacedRecords], what: str, phases: Sequence[str]) -> Values:
+    """Returns operations or bytes of these phases by layer, as a mean over the ranks that have it;
+    NaN where no rank counted. Older records have what is computed again in `forward`."""
+    keys = [f"{phase}_{what}" for phase in phases]
     rows = [
-        each.spread(counted[f"forward_{what}"] + counted[f"backward_{what}"])
+        each.spread(np.sum([counted[key] for key in keys if key in counted], axis=0))
         for each in placed
         if f"forward_{what}" in (counted := each.records.counted)
     ]
-    return np.mean(rows, axis=0) if rows else None
+    return _mean(np.array([*rows, np.full(placed[0].count, np.nan)]), axis=0)
 
 
-def _step_flops(timed: Sequence[LayerRecords]) -> float | None:
+def _step_flops(timed: Sequence[LayerRecords], phases: Sequence[str]) -> float | None:
     counted = [
         sum(
             int(each.counted[key].sum()) + each.counted_outside.get(key, 0)
-            for key in ("forward_flops", "backward_flops")
+            for phase in phases
+            if (key := f"{phase}_flops") in each.counted
         )
         for each in timed
         if "forward_flops" in each.counted
@@ -605,7 +652,8 @@ def _with_limit(layer: LayerFacts, fastest: float, bandwidth: float) -> LayerFac
     time_s = layer.busy_s if layer.busy_s is not None else layer.time_s
     if layer.flops is None or layer.moved_bytes is None or time_s <= 0:
         return layer
-    computing_s, moving_s = layer.flops / fastest, layer.moved_bytes / bandwidth
+    done = layer.flops + (layer.recompute_flops or 0.0)
+    computing_s, moving_s = done / fastest, layer.moved_bytes / bandwidth
     bound = Bound.COMPUTE if computing_s > moving_s else Bound.BANDWIDTH
     if layer.busy_s is not None and layer.busy_s < MAX_BUSY_SHARE * layer.time_s:
         bound = Bound.LAUNCH

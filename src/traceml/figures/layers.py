@@ -72,7 +72,9 @@ def _tiles(found: LayersSummary) -> Iterator[Tile]:
     if found.recompute_ms is not None:
         yield Tile("Computed again in backward", milliseconds(found.recompute_ms))
     if found.flops_per_step is not None:
-        yield Tile("Operations per step", operations(found.flops_per_step))
+        again = found.recompute_flops_per_step
+        more = f"{operations(again)} more are computed again in backward" if again else None
+        yield Tile("Operations per step", operations(found.flops_per_step), note=more)
     if found.mfu is not None and found.peak_flops_per_s is not None:
         most = f"of {operations(found.peak_flops_per_s, '/s')}"
         yield Tile("FLOPs utilisation (MFU)", percent(found.mfu), note=most)

@@ -122,6 +122,7 @@ class OutlivedLayer(NamedTuple):
     name: str
     kind: str
     left_bytes: int
+    """Zero where nothing was left any more of what had been left before."""
 
 
 class BadLayer(NamedTuple):
@@ -160,8 +161,10 @@ class LayerRecords:
     outside_ns: dict[str, npt.NDArray[np.float64]] = field(default_factory=dict)
     """By clock and phase, then by step: what of the whole phase lay in no layer, in those very
     steps; NaN where the phase was not seen as a whole."""
-    held_bytes: dict[str, npt.NDArray[np.int64]] = field(default_factory=dict)
-    """What each layer held in the last step that was looked at for it, by the names of `HELD`."""
+    held_bytes: dict[str, npt.NDArray[np.float64]] = field(default_factory=dict)
+    """What each layer held in the last step that was looked at for it, by the names of `HELD`; NaN
+    where that was not measured: what a hook packs for backward, and a peak that is below an earlier
+    one."""
     counted: dict[str, npt.NDArray[np.int64]] = field(default_factory=dict)
     """Floating-point operations and bytes moved by layer, by the names of `COUNTED`, in the step
     where they were counted."""
@@ -229,12 +232,16 @@ class _LayerLine(msgspec.Struct):
     saved: Numbers = None
     peak: Numbers = None
     forward_flops: Numbers = None
+    recompute_flops: Numbers = None
     backward_flops: Numbers = None
     forward_bytes: Numbers = None
+    recompute_bytes: Numbers = None
     backward_bytes: Numbers = None
     outside_forward_flops: int = 0
+    outside_recompute_flops: int = 0
     outside_backward_flops: int = 0
     outside_forward_bytes: int = 0
+    outside_recompute_bytes: int = 0
     outside_backward_bytes: int = 0
     busy_ns: int | None = None
     kernels: int = 0
@@ -443,7 +450,7 @@ def _of_set(
     for name in HELD:
         known = [row for line in lines if _fits(row := getattr(line, name), count)]
         if known:
-            held[name] = np.asarray(known[-1], np.int64)
+            held[name] = np.where(known[-1] < 0, np.nan, known[-1])
     return LayerRecords(
         pid=pid,
         names=names,

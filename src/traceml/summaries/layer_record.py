@@ -26,26 +26,33 @@ class LayerSummary(Struct, frozen=True, gc=False):
     gradients_bytes: int | None = None
     optimizer_bytes: int | None = None
     saved_bytes: int | None = None
-    """Kept for the backward pass."""
+    """Kept for the backward pass; `None` where that was not counted, as where a hook packs it
+    (activation checkpointing, offloading to the host)."""
     gradient_norm: float | None = None
     """The median norm of its own gradient before clipping; `None` where it was not measured."""
     peak_bytes: int | None = None
-    """The most that was allocated on the GPU while it was being called."""
+    """The most that was allocated on the GPU while it was being called, where that was more than
+    ever before; else `None`."""
     busy_ms: float | None = None
     """Time in which the kernels that it launched ran; `None` where that was not recorded."""
     kernels: float | None = None
     """How many those are."""
     flops: float | None = None
     """Floating-point operations per step of itself; `None` where they were not counted."""
+    recompute_flops: float | None = None
+    """Those that it does once more in backward (activation checkpointing), not in `flops`."""
     moved_bytes: float | None = None
-    """Bytes that its operations read and write per step, where each starts from memory."""
+    """Bytes that all its operations read and write per step, where each starts from memory."""
     bound: str | None = None
     """What limits it: `compute`, `bandwidth` or `launch`; `None` where that is not known."""
     peak_share: float | None = None
-    """Its operations per second as a share of what the device can do, 0–1."""
+    """Its operations per second as a share of what the device can do, 0–1; without those that it
+    does once more."""
     worst_rank: int | None = None
     worst_ms: float | None = None
     median_ms: float | None = None
+    """On which rank it takes the longest, how long, and on the median rank; `None` where fewer than
+    two ranks have it."""
     compiled: str | None = None
     """`whole`: measured as one piece; `partly`: it calls compiled functions, a part of its own
     time; `inside`: below a compiled layer, its time is not known; `None`: not compiled."""
@@ -180,10 +187,13 @@ class LayersSummary(Struct, frozen=True):
     """How long these phases take in all steps, looked at or not."""
     flops_per_step: float | None = None
     """Floating-point operations of a rank's whole step; `None` where they were not counted."""
+    recompute_flops_per_step: float | None = None
+    """Those that are done once more in backward (activation checkpointing), not in
+    `flops_per_step`; 0 in runs of older TraceMLs, which counted them there."""
     peak_flops_per_s: float | None = None
     """What the device can do at most in the dtype in use; `None` where it is not known."""
     mfu: float | None = None
-    """The achieved share of that, 0–1 (model FLOPs utilisation)."""
+    """The share of that which `flops_per_step` achieve, 0–1 (model FLOPs utilisation)."""
     layers: dict[str, LayerSummary] = {}
     """By dotted name, outer ones first; the model itself has the empty name."""
     activity: ActivitySummary | None = None

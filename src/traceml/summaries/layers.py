@@ -54,6 +54,7 @@ def profile_summary(found: LayerProfile, means: StepMeans) -> LayersSummary | No
         mean_forward_ms=_ms(None if forward_s is None else means.forward_s),
         mean_backward_ms=_ms(None if backward_s is None else means.backward_s),
         flops_per_step=found.flops,
+        recompute_flops_per_step=found.recompute_flops,
         peak_flops_per_s=found.peak_flops,
         mfu=_mfu(found, means.step_s),
         layers={layer.name: _layer(layer, found.gradients) for layer in found.layers},
@@ -80,6 +81,7 @@ def _layer(layer: LayerFacts, gradients: GradientFacts) -> LayerSummary:
         busy_ms=_ms(layer.busy_s),
         kernels=None if layer.kernels is None else round(layer.kernels, 3),
         flops=layer.flops,
+        recompute_flops=layer.recompute_flops,
         moved_bytes=layer.moved_bytes,
         bound=None if layer.bound is None else layer.bound.value,
         peak_share=None if layer.peak_share is None else round(layer.peak_share, 6),
@@ -152,7 +154,7 @@ def _rounded(interval: tuple[float, float]) -> tuple[float, float]:
 
 def _gradients(found: GradientFacts) -> GradientsSummary | None:
     bad, rise = found.bad_value, found.rise
-    if not found.steps and bad is None:
+    if not found.steps and bad is None and rise is None:
         return None
     return GradientsSummary(
         steps=found.steps,

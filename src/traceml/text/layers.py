@@ -207,6 +207,9 @@ def _limit_lines(found: LayersSummary, shown: Sequence[_LayerRow]) -> list[str]:
             most = operations(found.peak_flops_per_s, "/s")
             said += f": {percent(found.mfu)} of the device's {most} (MFU)"
         lines.append(f"  {said}")
+        if found.recompute_flops_per_step:
+            again = operations(found.recompute_flops_per_step)
+            lines.append(f"  {again} more are computed again in backward (checkpointing)")
     for bound, words in BOUNDS.items():
         names = [row.name or MODEL for row in shown if row.bound == bound]
         if names:

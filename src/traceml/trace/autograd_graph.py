@@ -57,6 +57,12 @@ def can_number_operations() -> bool:
     return hasattr(torch.autograd, "_get_sequence_nr")
 
 
+def can_see_saved_tensors() -> bool:
+    """Whether this torch tells what a hook has packed from what it has not; an older one does not
+    let us see what is saved at all."""
+    return hasattr(torch._C._autograd.SavedTensor, "unpack_hook")
+
+
 def nodes_of(roots: Any) -> list[Any]:
     """The nodes behind one or several tensors, the latest first; without those of parameters.
 
@@ -97,6 +103,14 @@ def reached_node(nodes: Iterable[Any], has_begun: bool) -> Any | None:
 def saved_tensors(nodes: Iterable[Any]) -> Iterator[tuple[Any, torch.Tensor]]:
     """Each node with each tensor that it has saved and not released, without those that a hook has
     packed."""
+    for node, tensor in saved_and_packed(nodes):
+        if tensor is not None:
+            yield node, tensor
+
+
+def saved_and_packed(nodes: Iterable[Any]) -> Iterator[tuple[Any, torch.Tensor | None]]:
+    """Each node with each tensor that it has saved and not released; `None` in place of one that a
+    hook has packed."""
     names: dict[type, list[str]] = {}  # a graph has many nodes of few kinds
     for node in nodes:
         kind = type(node)
@@ -107,6 +121,8 @@ def saved_tensors(nodes: Iterable[Any]) -> Iterator[tuple[Any, torch.Tensor]]:
                 tensor = _data(saved)
                 if isinstance(tensor, torch.Tensor):
                     yield node, tensor
+                elif _is_packed(saved):
+                    yield node, None
 
 
 class BadNode(NamedTuple):

@@ -278,6 +278,14 @@ def test_a_module_that_grows_far_slower_than_memory_is_not_blamed() -> None:
     assert found.evidence["module"] is None and "loss.item()" in found.action
 
 
+@pytest.mark.parametrize("outlived", [False, True])
+def test_a_module_that_would_grow_faster_than_memory_is_not_blamed(outlived: bool) -> None:
+    """1 MiB per step is measured; a number far above that is no leak's."""
+    found = fires(leaking_run(119.6, outlived=outlived))
+    assert found.evidence["module"] is None and "loss.item()" in found.action
+    assert "119.6" not in found.claim
+
+
 def test_memory_that_ran_out_is_not_said_to_be_full_some_time_later() -> None:
     run = leaking_run(1.0)
     held = MemoryAtFailure(total_bytes=80 << 30)

@@ -153,7 +153,7 @@ def test_host_memory_that_a_layer_asked_for_is_the_model_s() -> None:
     assert "dataset" not in finding.action and "batch" in finding.action
 
 
-@pytest.mark.parametrize(("per_step_mib", "is_named"), [(2, True), (0.1, False)])
+@pytest.mark.parametrize(("per_step_mib", "is_named"), [(2, True), (0.1, False), (20, False)])
 def test_a_module_that_filled_the_memory_is_what_to_mend(
     per_step_mib: float, is_named: bool
 ) -> None:
@@ -171,8 +171,7 @@ def test_a_module_that_filled_the_memory_is_what_to_mend(
     )
     record = layer_records(pid=run.ranks[0].rank.pid, forward_ms={"": 1.0}, grown=grown)
     finding = found(with_layers(run, record))
-    assert ("blocks.2 keeps 2.0 MiB more per step in its attribute kept." in finding.claim) is (
-        is_named
-    )
+    said = f"blocks.2 keeps {per_step_mib:.1f} MiB more per step in its attribute kept."
+    assert (said in finding.claim) is is_named
     assert finding.action.startswith("Empty kept of blocks.2 (Block)") is is_named
     assert ("batch" in finding.action) is not is_named

@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader
 
 from traceml.facts.layer_growth import layer_growth
 from traceml.store.layer_records import read_layers
-from traceml.trace.deep import kept_tensors
+from traceml.trace.deep import bursts, kept_tensors
 from traceml.trace.deep.bursts import FIRST_BURST
 
 STEPS = FIRST_BURST + 40
@@ -140,3 +140,97 @@ def test_looks_have_the_numbers_of_the_step_table_also_where_batches_are_fetched
     traced.finish()
     (found,) = read_layers(traced.folder)
     assert found.grown[-1].step == STEPS
+
+
+def train_on(batches, model, keep=lambda outputs: None):
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    for inputs in batches:
+        outputs = model(inputs)
+        keep(outputs)
+        outputs.square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@pytest.fixture
+def many_looks(monkeypatch):
+    """What is left of outputs is looked at several times in a short run."""
+    monkeypatch.setattr(bursts, "LAYERS_SHARE", 1e9)
+
+
+def random_batches():
+    return (torch.randn(2, WIDTH) for _ in range(2 * STEPS))
+
+
+@pytest.mark.parametrize("first", [nn.Flatten(), nn.Identity(), nn.Dropout().eval()])
+def test_a_view_of_the_data_set_is_nothing_that_a_layer_has_made(growth, first):
+    samples = torch.randn(2 * STEPS, WIDTH)
+    batches = (samples[2 * step : 2 * step + 2] for step in range(STEPS))
+    train_on(batches, nn.Sequential(first, nn.Linear(WIDTH, WIDTH)))
+    assert growth() == ()
+
+
+class Table(nn.Module):
+    """Returns a part of a table that lasts, as rotary embeddings do."""
+
+    def __init__(self, read):
+        super().__init__()
+        self.read = read
+
+    def forward(self, inputs):
+        return self.read(self)[: len(inputs)]
+
+
+class AddsTable(nn.Linear):
+    def __init__(self, table):
+        super().__init__(WIDTH, WIDTH)
+        self.table = table
+
+    def forward(self, inputs):
+        return super().forward(inputs) + self.table(inputs)
+
+
+@pytest.mark.parametrize("place", ["the layer", "another layer", "a closure"])
+@pytest.mark.usefixtures("many_looks")
+def test_a_table_that_is_returned_each_time_is_no_leak_wherever_it_is_kept(growth, place):
+    table = torch.ones(1000, WIDTH)
+    model = AddsTable(Table(lambda layer: table))
+    if place == "the layer":
+        model.table.cached, table = (table,), None
+        model.table.read = lambda layer: layer.cached[0]
+    elif place == "another layer":
+        model.cached, table = table, None
+        model.table.read = lambda layer: model.cached
+    train_on(random_batches(), model)
+    assert growth() == ()
+
+
+class ReturnsPart(nn.Linear):
+    """Returns a small part of something large."""
+
+    def forward(self, inputs):
+        return super().forward(inputs.expand(500, *inputs.shape))[0]
+
+
+def test_a_view_counts_by_its_own_bytes(growth):
+    kept = []
+    model = nn.Sequential(nn.Linear(WIDTH, WIDTH), ReturnsPart(WIDTH, WIDTH))
+    train_on(random_batches(), model, kept.append)
+    (leak,) = growth()
+    assert leak.is_output and leak.per_step_bytes == 2 * WIDTH * 4
+
+
+@pytest.mark.usefixtures("many_looks")
+def test_outputs_that_are_let_go_later_are_no_leak(traced, growth):
+    kept, calls = [], []
+
+    def keep_at_first(outputs):
+        calls.append(None)
+        kept.append(outputs)
+        if len(calls) > STEPS:
+            kept.clear()
+
+    train_on(random_batches(), nn.Linear(WIDTH, WIDTH), keep_at_first)
+    found = growth()
+    (records,) = read_layers(traced.folder)
+    assert records.outlived[0].left_bytes == 2 * WIDTH * 4 and found == ()

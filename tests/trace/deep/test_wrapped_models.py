@@ -142,7 +142,7 @@ def test_wrappers_add_neither_layers_nor_calls(deep, one_rank, wrap):
         assert (found.times_ns[phase] > 0).any(axis=0)[[1, 2, 3]].all(), phase
     held = found.held_bytes
     assert held["parameters"].sum() == held["gradients"].sum() == 2 * 4 * (4 * 4 + 4)
-    assert held["saved"].sum() > 0
+    assert np.nansum(held["saved"]) > 0  # what is checkpointed is not known
     assert not found.notes
 
 

@@ -1,16 +1,17 @@
 """Exploding gradients: the gradient norm grew far above what it had been, and did not come back.
 
 *Meaning.* The deep profile measures the gradient norm of each layer after backward and before
-clipping, as often as its cost allows. The norm of the whole model passed 100 times the lowest
-median of 8 norms before it and 10 times that of the first 8, and from there to the end, or until it
-was no longer finite, it never fell below 10 times the usual and was 100 times that in the geometric
-mean. The layer is the one whose own norm passed 10 times its usual first; of several in the same
-step, the one that backward reaches first. It also fires where a gradient is not finite to the end
-while the loss stays finite, unless a GradScaler is about to skip that step.
+clipping, as often as its cost allows. The norm of the whole model (of a pipeline, of one rank's
+stage) passed 100 times the lowest median of 8 norms before it and 10 times that of the first 8, and
+from there to the end, or until it was no longer finite, it never fell below 10 times the usual and
+was 100 times that in the geometric mean. The layer is the one whose own norm passed 10 times its
+usual first; of several in the same step, the one that backward reaches first. It also fires where a
+gradient is not finite to the end while the loss stays finite, unless a GradScaler is about to skip
+that step.
 
 *Evidence.* `layer`, `layer_step`, `layer_usual`, `layer_norm` (what grew first, where, from what to
-what), `step`, `usual`, `norm` (the whole model); where a gradient is not finite: `bad_step`,
-`bad_layer`, `bad_phase`, `bad_after_step`.
+what), `step`, `usual`, `norm` (the whole model or stage); where a gradient is not finite:
+`bad_step`, `bad_layer`, `bad_phase`, `bad_after_step`.
 
 *Thresholds.* As above. It warns where the loss is lost, ends above where it began, or a gradient
 is not finite; otherwise it is a remark.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from statistics import median_low
 
-from traceml.diagnose.leaking_modules import growth_remedy, growth_words
+from traceml.diagnose.leaking_modules import explains, growth_remedy, growth_words
 from traceml.diagnose.rule import Doc, Rule, Symptom
 from traceml.facts.facts import Facts, RankFacts
 from traceml.facts.layer_growth import LayerGrowth
@@ -110,8 +110,8 @@ def check(facts: Facts) -> Finding | None:
 
 
 def _growing_module(facts: Facts, creep: _Creep) -> LayerGrowth | None:
-    """Returns the module that keeps much of what grows on its rank; `None` where the deep profile
-    saw none."""
+    """Returns the module that keeps much of what grows on its rank, and no more than grows; `None`
+    where the deep profile saw none."""
     if creep.owner is MemoryOwner.WORKERS:
         return None
     by_rank = {rank.rank.rank: trend.per_step_bytes for rank, trend in creep.growing}
@@ -119,7 +119,8 @@ def _growing_module(facts: Facts, creep: _Creep) -> LayerGrowth | None:
         (
             each
             for each in facts.layers.growth
-            if each.per_step_bytes >= MIN_MODULE_SHARE * by_rank.get(each.rank, float("inf"))
+            if each.rank in by_rank
+            and explains(each.per_step_bytes, by_rank[each.rank], MIN_MODULE_SHARE)
         ),
         None,
     )
@@ -270,8 +271,8 @@ how much per 1,000 steps and per hour, since which step, and when memory is full
 *Evidence.* `place` (`gpu`, `host`, `workers`), `per_1000_steps_bytes`, `per_hour_bytes`,
 `onset_step`, `start_bytes`, `end_bytes`, `worst_rise_bytes`, `median_rise_bytes`, `full_in_s`,
 `full_in_steps`, `readings`; with the deep profile `module`, `module_attribute` and
-`module_per_step_bytes`: the module of the model that keeps at least 30 % of what grows, or whose
-outputs are kept, in which of its attributes, and how fast.
+`module_per_step_bytes`: the module of the model that keeps at least 30 % of what grows and no more
+than 1.5 times as much, or whose outputs are kept, in which of its attributes, and how fast.
 
 *Thresholds.* The readings of a rank (at least 8, over at least 50 steps) are taken together in 12
 blocks. The first is left out, and of each the lowest quarter counts, so that evaluation peaks and

@@ -46,7 +46,7 @@ class _FollowedOutputs(NamedTuple):
     outputs: list[ReturnedMemory]
 
 
-_OF_PARENT: list[_FollowedOutputs] = []
+_OF_PARENT: list[tuple[_FollowedOutputs | None, set[Any]]] = []
 
 
 class KeptTensors:
@@ -55,13 +55,17 @@ class KeptTensors:
     def __init__(self, file: LayerFile) -> None:
         self._file = file
         self._followed: _FollowedOutputs | None = None
+        self._left: set[Any] = set()
+        """The memory that was left of the outputs that were looked at last. What is returned once
+        more is the same each time and no leak, such as a static output of a CUDA graph."""
         self.forget()
 
     def forget(self) -> None:
         """Begin anew in a forked child, which frees nothing of the parent's."""
-        if self._followed is not None:
-            _OF_PARENT.append(self._followed)
-        self._followed = None
+        if self._followed is not None or self._left:
+            _OF_PARENT.append((self._followed, self._left))
+        self._followed, self._left = None, set()
+        self._has_told_of_outputs = False
         self._first: dict[str, int] = {}
         self._first_step: int | None = None
 
@@ -72,27 +76,33 @@ class KeptTensors:
         if self._followed is None or step >= self._followed.step + MIN_STEPS_LATER:
             self._followed = _FollowedOutputs(step, without_modules(layers), outputs)
 
-    def _look_at_outputs(self, step: int) -> None:
+    def _look_at_outputs(self, step: int, held: set[int]) -> None:
+        """Write which outputs are left; those that the modules hold themselves are looked at as
+        what modules hold."""
         followed = self._followed
         if followed is None or step < followed.step + MIN_STEPS_LATER:
             return
         left: dict[int, int] = {}
-        for output in followed.outputs:
-            if not output.storage.expired():
+        alive = [output for output in followed.outputs if not output.storage.expired()]
+        for output in alive:
+            if output.memory not in held and output.storage not in self._left:
                 left[output.place] = left.get(output.place, 0) + output.size
-        self._followed = None
-        if left:
-            largest = sorted(left.items(), key=lambda item: -item[1])[:MAX_GROWN]
+        self._followed, self._left = None, {output.storage for output in alive}
+        if left or self._has_told_of_outputs:
+            # Whoever reads believes the last line: that nothing is left any more is one, too.
+            largest = sorted(left.items(), key=lambda item: -item[1])[:MAX_GROWN] or [(0, 0)]
             line = {"step": step, "since": followed.step, "outlived": largest}
             self._file.write(followed.layers, line)
+            self._has_told_of_outputs = bool(left)
 
     def write_growth(self, layers: Sequence[ModelLayer], step: int) -> None:
         """Write which modules hold more than at first, and whose outputs of an earlier step are
         still there; a module that was added meanwhile counts for the one it was added to."""
-        self._look_at_outputs(step)
+        memory: set[int] = set()
+        held = _held_by(layers, memory)
+        self._look_at_outputs(step, memory)
         if not layers or step == self._first_step:
             return
-        held = _held_by(layers)
         if self._first_step is None:
             self._first_step = step
             self._first = {layer.name: each.total for layer, each in zip(layers, held, strict=True)}
@@ -117,9 +127,9 @@ class KeptTensors:
             self._file.write(layers, line)
 
 
-def _held_by(layers: Sequence[ModelLayer]) -> list[_Held]:
-    """What each module holds; memory that several of them hold counts for the first."""
-    seen: set[int] = set()
+def _held_by(layers: Sequence[ModelLayer], seen: set[int]) -> list[_Held]:
+    """What each module holds; memory that several of them hold counts for the first. All of it
+    that was looked at is added to `seen`."""
     own = [
         [
             tensor

@@ -12,7 +12,11 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn.parameter import is_lazy
 
 from traceml.trace import autograd_graph
-from traceml.trace.autograd_graph import can_number_operations, next_operation
+from traceml.trace.autograd_graph import (
+    can_number_operations,
+    can_see_saved_tensors,
+    next_operation,
+)
 from traceml.trace.deep.call_watch import CallWatch
 from traceml.trace.deep.layer_marks import tensors_in
 from traceml.trace.deep.layer_names import ModelLayer
@@ -22,8 +26,8 @@ from traceml.trace.session import Session
 
 MAX_OUTPUTS = 20_000
 """Tensors of one step that are followed: a loop over thousands of tokens returns very many."""
-ReadAllocator = Callable[[], tuple[int, int]]
-"""Bytes allocated now, and at most so far."""
+ReadPeak = Callable[[], int]
+"""The most bytes that were allocated so far."""
 
 
 _weak_reference: Any = StorageWeakRef
@@ -35,8 +39,19 @@ class ReturnedMemory(NamedTuple):
 
     place: int
     size: int
+    memory: int
+    """Identifies it as long as it is there (`id_of`)."""
     storage: Any
     """Knows whether the memory is still there, and does not keep it."""
+
+
+class _OpenCall(NamedTuple):
+    """A call of a layer that has not returned."""
+
+    given: set[int]
+    """The memory of its arguments."""
+    peak: int | None
+    """The most that was allocated before it; `None` without a GPU."""
 
 
 class SavedTensors:
@@ -44,18 +59,18 @@ class SavedTensors:
 
     The graph is read as backward begins, and nothing of it changes: each operation has a number,
     and which layer was being called at which number is known. What a hook has packed (activation
-    checkpointing, offloading to the host) is not there, and not counted; tensors that share memory
-    count once, parameters and buffers not at all.
+    checkpointing, offloading to the host) cannot be seen, and nothing is said of layers with it;
+    tensors that share memory count once, parameters and buffers not at all.
     """
 
     def __init__(
         self,
         session: Session,
         layers: Sequence[ModelLayer],
-        read_allocator: ReadAllocator | None,
+        read_peak: ReadPeak | None,
     ) -> None:
         self._calls = CallWatch(session, layers, self._enter, self._leave)
-        self._read_allocator = read_allocator
+        self._read_peak = read_peak
         self._own = {id_of(tensor) for tensor in _held_by(layers)}
         self._begins: list[int] = []
         self._working: list[int] = []
@@ -63,12 +78,16 @@ class SavedTensors:
         self.saved_bytes: dict[int, int] | None = None
         """By layer, without what the layers that it calls keep; of several backward passes in one
         step, the most; `None` where no backward pass was seen."""
+        self.packed: set[int] = set()
+        """The layers of which a hook has packed what is kept: how much that is, is not known."""
         self.peak_bytes: dict[int, int] = {}
-        """By layer: the most that was allocated on the GPU while it was being called."""
+        """By layer: the most that was allocated on the GPU while it was being called, where that
+        was more than ever before. The allocator's peak is the user's to read and is never reset, so
+        that a lower one cannot be seen."""
         self.outputs: list[ReturnedMemory] = []
         """What the layers returned, the innermost layer first; none of it is kept alive."""
         self._returned: set[int] = set()
-        self._entered_at: list[tuple[int, int]] = []
+        self._open_calls: list[_OpenCall] = []
         self.see_loss = session.guard(self._count_saved, failed=self._calls.fail)
         """Count what the graph behind a loss keeps, before backward releases it."""
 
@@ -88,15 +107,23 @@ class SavedTensors:
         return self._calls.lost
 
     def _count_saved(self, loss: Any) -> None:
-        if not self._calls.is_on or not self._begins or not can_number_operations():
+        if not self._calls.is_on or not self._begins:
+            return
+        if not can_number_operations() or not can_see_saved_tensors():
             return
         found: dict[int, int] = {}
         seen: set[int] = set()
         nodes = reversed(autograd_graph.nodes_of(loss))
-        for node, tensor in autograd_graph.saved_tensors(nodes):
-            place, memory = self._place(node._sequence_nr()), id_of(tensor)
+        for node, tensor in autograd_graph.saved_and_packed(nodes):
+            place = self._place(node._sequence_nr())
+            if place == OUTSIDE:
+                continue
+            if tensor is None:
+                self.packed.add(place)
+                continue
+            memory = id_of(tensor)
             is_new = memory not in seen and memory not in self._own
-            if place != OUTSIDE and is_new and not _is_parameter(tensor):
+            if is_new and not _is_parameter(tensor):
                 seen.add(memory)
                 found[place] = found.get(place, 0) + _kept_bytes(tensor)
         before = self.saved_bytes or {}
@@ -115,30 +142,34 @@ class SavedTensors:
 
     def _enter(self, place: int, outer: int, arguments: Any, is_again: bool) -> None:
         self._note_working(place)
-        if self._read_allocator is not None:
-            self._entered_at.append(self._read_allocator())
+        given = {id_of(tensor) for tensor in tensors_in(arguments)}
+        self._open_calls.append(_OpenCall(given, self._peak()))
+
+    def _peak(self) -> int | None:
+        return None if self._read_peak is None else self._read_peak()
 
     def _leave(self, place: int, result: Any) -> None:
-        self._note_outputs(place, result)
-        if self._read_allocator is not None and self._entered_at:
-            self._note_peak(place, self._entered_at.pop(), self._read_allocator())
+        call, peak = self._open_calls.pop(), self._peak()
+        self._note_outputs(place, result, call.given)
+        if peak is not None and call.peak is not None and peak > call.peak:
+            self.peak_bytes[place] = max(peak, self.peak_bytes.get(place, 0))
         self._note_working(self._calls.open[-1] if self._calls.open else OUTSIDE)
 
-    def _note_outputs(self, place: int, result: Any) -> None:
+    def _note_outputs(self, place: int, result: Any, given: set[int]) -> None:
         for tensor in tensors_in(result):
             memory = id_of(tensor)
             if memory in self._returned or memory in self._own or len(self.outputs) == MAX_OUTPUTS:
                 continue
+            if memory in given:
+                continue  # not the layer's: a data set that the batch is a view of, for one
             self._returned.add(memory)
             if type(tensor) is torch.Tensor and tensor.layout == torch.strided:
                 storage = _storage(tensor)
                 if storage is not None:
-                    returned = ReturnedMemory(place, storage.nbytes(), _weak_reference(storage))
-                    self.outputs.append(returned)
-
-    def _note_peak(self, place: int, before: tuple[int, int], after: tuple[int, int]) -> None:
-        peak = after[1] if after[1] > before[1] else max(before[0], after[0])
-        self.peak_bytes[place] = max(peak, self.peak_bytes.get(place, 0))
+                    # Of a view its part; torch.jit.trace would write numel() into its graph.
+                    size = min(tensor.nbytes, storage.nbytes())
+                    reference = _weak_reference(storage)
+                    self.outputs.append(ReturnedMemory(place, size, memory, reference))
 
 
 def _is_parameter(tensor: torch.Tensor) -> bool:

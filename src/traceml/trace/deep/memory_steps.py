@@ -10,12 +10,15 @@ import torch
 from traceml.trace.deep.kept_tensors import KeptTensors
 from traceml.trace.deep.layer_file import LayerFile, by_place
 from traceml.trace.deep.layer_memory import (
-    ReadAllocator,
+    ReadPeak,
     SavedTensors,
     held_bytes,
 )
 from traceml.trace.deep.layer_names import ModelLayer
 from traceml.trace.session import Session
+
+NOT_MEASURED = -1
+"""In the file, in place of a layer's bytes."""
 
 
 class MemorySteps:
@@ -36,7 +39,7 @@ class MemorySteps:
     def begin(self, layers: Sequence[ModelLayer]) -> bool:
         """Count what the layers keep in the step that begins."""
         self._layers = layers
-        self._saved = SavedTensors(self._session, layers, _allocator(self._session))
+        self._saved = SavedTensors(self._session, layers, _peak_reader(self._session))
         self._saved.begin()
         return True
 
@@ -55,9 +58,11 @@ class MemorySteps:
             line: dict[str, Any] = {"step": step}
             line |= held_bytes(self._layers, self._optimizers())._asdict()
             if saved.saved_bytes is not None:
-                line["saved"] = by_place(saved.saved_bytes, count)
+                unknown = dict.fromkeys(saved.packed, NOT_MEASURED)
+                line["saved"] = by_place(saved.saved_bytes | unknown, count)
             if saved.peak_bytes:
-                line["peak"] = by_place(saved.peak_bytes, count)
+                unknown = dict.fromkeys(range(count), NOT_MEASURED)
+                line["peak"] = by_place(unknown | saved.peak_bytes, count)
             self._file.write(self._layers, line)
             self._kept.follow(self._layers, saved.outputs, step)
         return saved.lost
@@ -75,14 +80,13 @@ class MemorySteps:
         return True
 
 
-def _allocator(session: Session) -> ReadAllocator | None:
+def _peak_reader(session: Session) -> ReadPeak | None:
     if session.recorder.gpu is None:
         return None
     index = int(session.device.rpartition(":")[2])
     read = torch._C._cuda_memoryStats
 
-    def read_allocated() -> tuple[int, int]:
-        allocated = read(index)["allocated_bytes"]["all"]
-        return allocated["current"], allocated["peak"]
+    def read_peak() -> int:
+        return int(read(index)["allocated_bytes"]["all"]["peak"])
 
-    return read_allocated
+    return read_peak

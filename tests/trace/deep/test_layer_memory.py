@@ -1,0 +1,96 @@
+"""What layers keep for backward and at most, and what of it cannot be known."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from tests.trace.deep.test_bursts import Checkpointed, Parts, train
+from torch import nn
+
+from traceml.store.layer_records import read_layers
+from traceml.trace.deep import memory_steps
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def held(traced):
+    """Begins a deep profile; what each layer held by kind and name, when it is called."""
+    traced.session.begin_deep_profile()
+
+    def found():
+        traced.finish()
+        (records,) = read_layers(traced.folder)
+        return {
+            kind: dict(zip(records.names, values.tolist(), strict=True))
+            for kind, values in records.held_bytes.items()
+        }
+
+    return found
+
+
+def test_what_checkpointed_layers_keep_is_not_known_and_not_zero(held):
+    block = Checkpointed(nn.Linear(4, 4), use_reentrant=False)
+    train(Parts(one=nn.Linear(4, 4), block=block, act=nn.ReLU()))
+    saved = held()["saved"]
+    assert np.isnan(saved["block.inner"])
+    assert (saved["one"], saved["act"]) == (2 * 4 * 4, 2 * 4 * 4)
+
+
+def test_what_is_offloaded_to_the_host_is_not_known_and_not_zero(held):
+    model = Parts(one=nn.Linear(4, 4), act=nn.ReLU())
+    with torch.autograd.graph.save_on_cpu():
+        train(model)
+    saved = held()["saved"]
+    assert np.isnan(saved["one"]) and np.isnan(saved["act"])
+
+
+def test_a_torch_that_does_not_show_what_is_saved_says_nothing_of_it(held, monkeypatch):
+    monkeypatch.setattr(torch._C._autograd, "SavedTensor", object)  # as before unpack_hook
+    train(Parts(one=nn.Linear(4, 4)))
+    found = held()
+    assert "saved" not in found and found["parameters"]["one"] == (4 * 4 + 4) * 4
+
+
+class Allocator:
+    """Counts as CUDA's allocator does."""
+
+    def __init__(self):
+        self.current = self.peak = 0
+
+    def take(self, size):
+        self.current += size
+        self.peak = max(self.peak, self.current)
+
+    def statistics(self, device):
+        return {"allocated_bytes": {"all": {"current": self.current, "peak": self.peak}}}
+
+
+class Takes(nn.Module):
+    """Takes memory for as long as it is called, and ever more of it."""
+
+    def __init__(self, allocator, size, growth=0):
+        super().__init__()
+        self.allocator, self.size, self.growth = allocator, size, growth
+
+    def forward(self, inputs):
+        self.allocator.take(self.size)
+        self.allocator.take(-self.size)
+        self.size += self.growth
+        return inputs
+
+
+def test_a_peak_is_told_of_layers_in_which_more_was_allocated_than_ever_before(held, monkeypatch):
+    allocator, peak_reader = Allocator(), memory_steps._peak_reader
+    on_gpu = SimpleNamespace(recorder=SimpleNamespace(gpu=object()), device="cuda:0")
+    monkeypatch.setattr(torch._C, "_cuda_memoryStats", allocator.statistics, raising=False)
+    monkeypatch.setattr(memory_steps, "_peak_reader", lambda session: peak_reader(on_gpu))
+    allocator.take(5 * MIB)
+    model = Parts(
+        one=nn.Linear(4, 4), same=Takes(allocator, 2 * MIB), more=Takes(allocator, 3 * MIB, MIB)
+    )
+    train(model)
+    peaks = held()["peak"]
+    assert peaks["more"] == peaks[""] > 8 * MIB
+    assert np.isnan(peaks["same"]) and np.isnan(peaks["one"])
