@@ -24,6 +24,10 @@ ENDPOINT = {"OTEL_EXPORTER_OTLP_ENDPOINT": "https://me:secret@collector:4318/sec
         ({"OTEL_EXPORTER_OTLP_LOGS_ENDPOINT": "http://c/v1/logs"}, (LOGS,)),
         ({**ENDPOINT, "OTEL_METRICS_EXPORTER": "none"}, (LOGS,)),
         ({**ENDPOINT, "OTEL_SDK_DISABLED": "TRUE"}, ()),
+        ({**ENDPOINT, "OTEL_METRICS_EXPORTER": "prometheus"}, (LOGS,)),
+        ({**ENDPOINT, "OTEL_LOGS_EXPORTER": "console"}, (METRICS,)),
+        ({**ENDPOINT, "OTEL_METRICS_EXPORTER": "console, OTLP"}, (METRICS, LOGS)),
+        ({**ENDPOINT, "OTEL_METRICS_EXPORTER": ""}, (METRICS, LOGS)),
     ],
 )
 def test_the_variables_choose_what_is_sent(environment: dict[str, str], signals: tuple[str, ...]):
@@ -43,3 +47,9 @@ def test_missing_packages_are_said_where_a_collector_is_named(monkeypatch: pytes
 @pytest.mark.parametrize(("text", "seconds"), [("2500", 2.5), ("0", 0.1), ("soon", 10.0)])
 def test_the_interval_is_opentelemetrys(text: str, seconds: float):
     assert interval_s_in({"OTEL_METRIC_EXPORT_INTERVAL": text}) == seconds
+
+
+def test_an_address_that_is_no_url_is_said_without_it_and_ends_nothing():
+    said = why_not_exported({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://me:secret@[fe80::1:4318"})
+    assert said is not None and "secret" not in said
+    assert "no metrics are sent to an address that cannot be read" in said

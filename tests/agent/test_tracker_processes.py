@@ -22,11 +22,11 @@ from pathlib import Path
 said = sys.stdin.buffer.read()
 Path(sys.argv[3], "marks", "tracker-said-" + sys.argv[2]).write_text(repr(said))
 """
-SAYS_SECRETS = """\
+SAYS_VARIABLES = """\
 import os, sys
 from pathlib import Path
 sys.stdin.buffer.read()
-names = "TRACEML_NOTIFY", "TRACEML_TOKEN", "WANDB_API_KEY"
+names = "TRACEML_NOTIFY", "TRACEML_TOKEN", "WANDB_API_KEY", "WANDB_SERVICE", "_WANDB_SERVICE"
 found = [name for name in names if name in os.environ]
 Path(sys.argv[3], "marks", "tracker-said-" + sys.argv[2]).write_text(" ".join(found))
 """
@@ -66,7 +66,17 @@ def test_a_trackers_package_gets_its_own_secrets_and_none_of_ours(
     for name in (NOTIFY, TOKEN, "WANDB_API_KEY"):
         monkeypatch.setenv(name, "secret")
     folders.write_mark(folder, LOG_TO_MARK, "wandb")
-    finish(folder, SAYS_SECRETS, monkeypatch)
+    finish(folder, SAYS_VARIABLES, monkeypatch)
+    assert folders.read_mark(folder, f"{SAID_MARK}wandb") == "WANDB_API_KEY"
+
+
+def test_the_scripts_own_wandb_service_which_ends_with_it_is_not_used(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("WANDB_API_KEY", "WANDB_SERVICE", "_WANDB_SERVICE"):
+        monkeypatch.setenv(name, "3-1234-unix-/tmp/socket")
+    folders.write_mark(folder, LOG_TO_MARK, "wandb")
+    finish(folder, SAYS_VARIABLES, monkeypatch)
     assert folders.read_mark(folder, f"{SAID_MARK}wandb") == "WANDB_API_KEY"
 
 

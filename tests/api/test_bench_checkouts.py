@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
 import pytest
 
 from repositories import commit, git, make_repository
+from traceml.api import bench_checkouts
 from traceml.api.bench import run_until
 from traceml.api.bench_checkouts import Repository
 from traceml.model.errors import UsageError
@@ -82,5 +84,27 @@ def test_a_run_that_exceeds_the_time_is_ended(tmp_path: Path):
     endless = [sys.executable, "-c", "import time; time.sleep(600)"]
     with (tmp_path / "output").open("wb") as output, pytest.raises(subprocess.TimeoutExpired):
         run_until(endless, tmp_path, os.environ, output.fileno(), timeout_s=0.01)
-    left = [child.cmdline() for child in psutil.Process().children()]
+    left = []
+    for child in psutil.Process().children():
+        with suppress(psutil.Error):  # it ends just now
+            left.append(child.cmdline())
     assert endless not in left
+
+
+def test_a_repository_of_somebody_else_is_measured_too(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """As in a job in a container, whose checkout another user made."""
+    monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
+    with Repository(folder).checked_out("first") as first:
+        assert (first.folder / "train.py").read_text() == "first = True\n"
+
+
+def test_the_reason_is_what_git_calls_fatal_and_not_its_advice(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
+    monkeypatch.setenv("LC_ALL", "C")
+    monkeypatch.setattr(bench_checkouts, "_OPTIONS", ())
+    with pytest.raises(UsageError, match=r"\(fatal: detected dubious ownership"):
+        Repository(folder)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ from traceml.model.tracker import OVER_MESSAGE, SAID_MARK, SCRIPT_RUN_MARK, STOP
 from traceml.store import folder as folders
 from traceml.store.line_files import LIVE_CHANGES, LIVE_STATE
 from traceml.store.tracker_writer import LoggedEnd, LoggedFinding, LoggedRun
+from traceml.store.wandb_writer import why_disabled
 from traceml.summaries.build import flat_numbers
 from traceml.summaries.live_record import LiveChange, LiveState
 from traceml.summaries.record import FailureSummary, Summary
@@ -233,3 +235,27 @@ def test_a_report_that_cannot_be_written_is_left_out(folder: Path, tracker: Reco
         RunLogger("wandb", folder, fails).run(control)
     assert tracker.end is not None
     assert [path.name for path in tracker.end.files] == ["final_summary.json", "final_summary.txt"]
+
+
+@pytest.mark.parametrize(
+    ("script_run", "variables", "why"),
+    [
+        ({"mode": "disabled"}, {}, "the script's run has mode=disabled"),
+        ({}, {"WANDB_MODE": "disabled"}, "WANDB_MODE=disabled"),
+        ({}, {"WANDB_DISABLED": "true"}, "WANDB_DISABLED=true"),
+    ],
+)
+def test_where_wandb_is_switched_off_that_is_said_and_nothing_opened(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, script_run: Any, variables: Any, why: str
+) -> None:
+    monkeypatch.setitem(sys.modules, "wandb", None)  # nor imported
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    if script_run:
+        folders.write_mark(folder, f"{SCRIPT_RUN_MARK}wandb", json.dumps(script_run))
+    assert log(folder, live=1) == f"W&B is disabled ({why}), nothing was logged"
+
+
+def test_what_the_script_opened_counts_before_the_environment() -> None:
+    assert why_disabled({"id": "1", "mode": "online"}, {"WANDB_MODE": "disabled"}) is None
+    assert why_disabled({}, {"WANDB_MODE": "offline", "WANDB_DISABLED": "false"}) is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from pathlib import Path
@@ -11,9 +12,10 @@ import msgspec
 from factories import make_run
 from run_folders import write_run
 from traceml.api.monitored_runs import MAX_RUNS, RECENT_S, MonitoredRuns
-from traceml.model.exported_metric import STATE
+from traceml.model.exported_metric import LOGGED, STATE
 from traceml.store import folder as folders
-from traceml.store.line_files import LiveFiles
+from traceml.store.line_files import LiveFiles, append_lines
+from traceml.store.logged import line
 from traceml.summaries.build import build
 from traceml.summaries.live_record import LiveState
 
@@ -25,6 +27,11 @@ def runs_in(monitored: MonitoredRuns) -> set[str]:
 def states_in(monitored: MonitoredRuns) -> dict[str, str]:
     found = (dict(each.labels) for each in monitored.values() if each.metric is STATE)
     return {each["run"]: each["state"] for each in found}
+
+
+def logged_in(monitored: MonitoredRuns) -> dict[str, float]:
+    found = [each for each in monitored.values() if each.metric is LOGGED]
+    return {dict(each.labels)["metric"]: each.value for each in found}
 
 
 def make_old(folder: Path, by_s: float) -> None:
@@ -42,6 +49,21 @@ def test_a_run_in_progress_is_told_with_its_last_steps(tmp_path: Path):
     assert states_in(monitored) == {"a": "live"}
     os.close(lock)
     assert states_in(monitored) == {"a": "lost"}
+
+
+def test_what_a_script_logs_is_told_while_the_run_goes_on(tmp_path: Path):
+    folder = write_run(tmp_path / "a", is_over=False)
+    live = LiveState(unix_s=1.0, step=7, findings=(), summary=build(make_run(), 0.0, "1"))
+    LiveFiles(folder).write(msgspec.json.encode(live))
+    lock = folders.hold(folder)
+    assert lock is not None
+    monitored = MonitoredRuns(tmp_path)
+    messages = folder / "rank-0-1.messages"
+    for step, accuracy in enumerate((0.25, 0.5), start=1):
+        said = {"kind": "metrics", "step": step, "unix_ns": step, "values": {"accuracy": accuracy}}
+        append_lines(messages, line(step, json.dumps(said).encode()))
+        assert logged_in(monitored)["accuracy"] == accuracy
+    os.close(lock)
 
 
 def test_runs_that_ended_long_ago_are_left_out(tmp_path: Path):

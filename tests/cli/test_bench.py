@@ -19,7 +19,8 @@ from repositories import git, make_repository
 from traceml.cli import main
 from traceml.cli.schema import published_schema
 
-STEP_S = 0.01
+STEP_S = 0.03
+"""So long that the pauses of a busy machine are a small part of sixty of them."""
 
 
 @pytest.fixture
@@ -112,6 +113,14 @@ def test_a_command_that_hardly_trains_is_refused_after_one_run(repository: Path)
     assert done.status == 3
     assert "A took too few training steps" in done.stderr
     assert len(done.folders) == 1
+
+
+def test_nobody_is_notified_of_the_single_runs(repository: Path):
+    told = repository / "told"
+    words = ["bench", "--a", "python train.py 2", "--b", "python train.py 2"]
+    done = run_traceml(words, repository, env={"TRACEML_NOTIFY": f"cat >> {told}"})
+    assert len(done.folders) == 1
+    assert not told.exists()
 
 
 def test_two_commands_in_the_working_tree_with_a_fixed_number_of_runs(repository: Path):

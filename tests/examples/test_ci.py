@@ -31,17 +31,32 @@ def load(path: Path) -> dict[str, Any]:
 
 @dataclass
 class PullRequest:
-    """A repository in which a branch changed the training."""
+    """A repository as CI checks it out: a branch changed the training, its base branch went on, and
+    the two are merged."""
 
     folder: Path
     base: str
     head: str
+    fork: str
+    """Where the branch began, which the event of the pull request may still call its base."""
 
 
 def pull_request(folder: Path, changed: str) -> PullRequest:
-    base = make_repository(folder, train=paced_training(STEP_S))
+    fork = make_repository(folder, train=paced_training(STEP_S))
     git(folder, "switch", "--quiet", "--create", "change")
-    return PullRequest(folder, base, commit(folder, train=changed))
+    commit(folder, train=changed)
+    git(folder, "switch", "--quiet", "main")
+    base = commit(folder, other="elsewhere = True\n")
+    git(folder, "merge", "--quiet", "--no-ff", "--message", "the merge", "change")
+    return PullRequest(folder, base, git(folder, "rev-parse", "HEAD"), fork)
+
+
+def use_of_the_action() -> dict[str, Any]:
+    """The step of the workflow that uses the action."""
+    (job,) = load(WORKFLOW)["jobs"].values()
+    (used,) = [step for step in job["steps"] if str(step.get("uses", "")).startswith("./")]
+    found: dict[str, Any] = used
+    return found
 
 
 def action_environment(given: dict[str, str]) -> dict[str, str]:
@@ -83,7 +98,8 @@ def slower(tmp_path_factory: pytest.TempPathFactory) -> Judged:
     request = pull_request(place / "repository", paced_training(STEP_S * SLOWER))
     (step,) = load(ACTION)["runs"]["steps"]
     summary = place / "summary.md"
-    given = {"command": COMMAND, "base": request.base, "max-runs": MAX_RUNS}
+    base = use_of_the_action()["with"]["base"]
+    given = {"command": COMMAND, "base": base, "max-runs": MAX_RUNS}
     environment = {**action_environment(given), "GITHUB_STEP_SUMMARY": str(summary)}
     bash = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"]]
     done = run(bash, request.folder, env=environment)
@@ -100,7 +116,8 @@ def equal(tmp_path_factory: pytest.TempPathFactory) -> Judged:
         **job["variables"],
         "COMMAND": COMMAND,
         "MAX_RUNS": MAX_RUNS,
-        "CI_MERGE_REQUEST_DIFF_BASE_SHA": request.base,
+        "CI_MERGE_REQUEST_DIFF_BASE_SHA": request.fork,
+        "CI_MERGE_REQUEST_TARGET_BRANCH_SHA": request.base,
         "CI_COMMIT_SHA": request.head,
     }
     done = run(["sh", "-ec", "\n".join(job["script"])], request.folder, env=environment)
@@ -116,11 +133,9 @@ def test_a_regression_of_5_percent_fails_the_job_and_is_named(slower: Judged):
 
 
 def test_the_job_tells_which_commits_it_compared(slower: Judged):
-    bench = slower.comparison["bench"]
-    assert (bench["a_commit"], bench["b_commit"]) == (slower.request.base, slower.request.head)
-    assert slower.comparison["a"] == slower.request.base[:7]
+    assert slower.comparison["a"] == f"HEAD^1 ({slower.request.base[:7]})"
     assert slower.comparison["b"] == f"HEAD ({slower.request.head[:7]})"
-    assert bench["a_command"] == COMMAND
+    assert slower.comparison["bench"]["a_command"] == COMMAND
 
 
 def test_an_equal_change_passes(equal: Judged):
@@ -133,6 +148,25 @@ def test_an_equal_change_passes(equal: Judged):
 def judged(request: pytest.FixtureRequest) -> Judged:
     found: Judged = request.getfixturevalue(request.param)
     return found
+
+
+def test_a_merge_is_compared_with_the_base_branch_that_is_in_it(judged: Judged):
+    bench, request = judged.comparison["bench"], judged.request
+    assert (bench["a_commit"], bench["b_commit"]) == (request.base, request.head)
+
+
+def test_a_branch_that_is_not_merged_is_compared_with_where_it_began(tmp_path: Path):
+    """GitLab without merged results, where that variable is empty."""
+    job = load(GITLAB)[".traceml-bench"]
+    environment = {
+        **job["variables"],
+        "CI_MERGE_REQUEST_DIFF_BASE_SHA": "where-it-began",
+        "CI_MERGE_REQUEST_TARGET_BRANCH_SHA": "",
+        "CI_COMMIT_SHA": "its-head",
+    }
+    shown = 'traceml() { echo "$@"; }'
+    done = run(["sh", "-ec", "\n".join([shown, *job["script"]])], tmp_path, env=environment)
+    assert "--a-ref where-it-began --b-ref its-head " in done.stdout
 
 
 def test_runs_alternate_and_stay_in_the_logs_folder(judged: Judged):
@@ -148,8 +182,7 @@ def test_the_users_working_tree_is_as_it_was(judged: Judged):
 
 
 def test_the_workflow_gives_the_action_what_it_needs():
-    (job,) = load(WORKFLOW)["jobs"].values()
-    (used,) = [step for step in job["steps"] if str(step.get("uses", "")).startswith("./")]
+    used = use_of_the_action()
     inputs = load(ACTION)["inputs"]
     required = {name for name, declared in inputs.items() if declared.get("required")}
     assert required <= set(used["with"]) <= set(inputs)

@@ -14,7 +14,12 @@ import pytest
 
 from processes import PYTHON, Finished, run
 from traceml.integrations import library_support
-from traceml.integrations.library_support import name_methods, say_if_untested, try_to_log
+from traceml.integrations.library_support import (
+    name_methods,
+    notice_calls,
+    say_if_untested,
+    try_to_log,
+)
 from traceml.model.library_versions import VersionRange
 
 SCRIPTS = Path(__file__).with_name("scripts")
@@ -81,6 +86,13 @@ class TestLightning:
         assert values(done.summary, "loss") == 16
         assert values(done.summary, "val_loss") == VALIDATIONS
         assert done.summary["params"]["width"] == 8
+
+    def test_loggers_are_the_scripts_own_and_no_more(self, done: Finished) -> None:
+        """It asks each for its `experiment`, and the progress bar shows the versions of all."""
+        assert "v_num: 0\n" in done.stdout
+
+    def test_what_we_give_its_logger_is_no_metric_of_the_run(self, done: Finished) -> None:
+        assert not any(name.startswith("traceml/") for name in done.summary["metrics"])
 
     def test_its_logger_gets_the_summary(self, done: Finished) -> None:
         last = last_row(done)
@@ -284,3 +296,28 @@ def test_a_call_inside_another_of_its_region_is_a_part_of_it(
         name_methods(Saver, ["save", "save_all", "no_such_method"], "checkpoint")
     assert (Saver().save_all(), entered) == ("saved", ["checkpoint"])
     assert (Saver().save(), entered) == ("saved", ["checkpoint"] * 2)
+
+
+def test_a_call_inside_a_noticed_one_is_a_part_of_it(session: Said) -> None:
+    class Logger:
+        def log(self, value: int) -> int:
+            return value
+
+    class Doubling(Logger):
+        def log(self, value: int) -> int:
+            return super().log(2 * value)
+
+        def log_twice(self, value: int) -> int:
+            return self.log(value) + self.log(value)
+
+    noticed: list[tuple[str, int]] = []
+
+    def notice(logger: Logger, value: int) -> None:
+        noticed.append((type(logger).__name__, value))
+
+    notice_calls(Logger, "log", notice)
+    for _ in range(2):  # as a second callback does
+        notice_calls(Doubling, "log", notice)
+    notice_calls(Doubling, "log_twice", notice)
+    assert (Doubling().log(1), Doubling().log_twice(2), Logger().log(3)) == (2, 8, 3)
+    assert noticed == [("Doubling", 1), ("Doubling", 2), ("Logger", 3)]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gzip
+import json
 import os
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,6 +31,8 @@ from traceml.summaries.exported_values import exported_values
 from traceml.summaries.live_record import LiveIssue, LiveState
 
 SECRET = "very-secret-key"
+NO_FOLDER = Path("/no/such/run")
+"""Of a run whose script logs nothing."""
 MANIFEST = make_run().manifest
 SUMMARY = build(make_run(2), 0.0, "1")
 SCRIPT = (
@@ -90,6 +94,7 @@ def collected(tmp_path_factory: pytest.TempPathFactory) -> tuple[Receiver, str]:
     with receiving() as collector:
         env = {
             "OTEL_EXPORTER_OTLP_ENDPOINT": collector.url,
+            "OTEL_EXPORTER_OTLP_TIMEOUT": "60",
             "OTEL_EXPORTER_OTLP_HEADERS": f"api-key={SECRET}",
             "OTEL_RESOURCE_ATTRIBUTES": "team=vision",
             "OTEL_SERVICE_NAME": "nightly",
@@ -141,6 +146,7 @@ def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.url)
         monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", "100")
         monkeypatch.setattr(otlp_export, "END_TIMEOUT_S", 60.0)  # a busy machine imports slowly
+        monkeypatch.setattr(otlp_export, "DEFAULT_TIMEOUT_S", 60.0)
         yield receiver
 
 
@@ -153,7 +159,7 @@ def state(*kinds: str) -> LiveState:
 
 
 def test_the_collector_is_given_the_values_of_the_catalogue(collector):
-    export = OtlpExport(MANIFEST, pytest.fail)
+    export = OtlpExport(NO_FOLDER, MANIFEST, pytest.fail)
     export.finish(SUMMARY, 0)
     sent = metrics_in(last_metrics(collector))
     expected = {
@@ -163,8 +169,21 @@ def test_the_collector_is_given_the_values_of_the_catalogue(collector):
     assert {key: sent[key] for key in expected} == pytest.approx(expected)
 
 
+def test_what_the_script_logs_is_sent_while_the_run_goes_on(collector, tmp_path):
+    values = {"accuracy": 0.75}
+    said = {"number": 1, "kind": "metrics", "step": 1, "unix_ns": 1, "values": values}
+    (tmp_path / "rank-0-1.messages").write_text(json.dumps(said) + "\n")
+    export = OtlpExport(tmp_path, MANIFEST, pytest.fail)
+    export.export_state(state())
+    collector.wait_for(1)
+    export.finish(SUMMARY, 0)
+    live = metrics_in(collector.received[0])
+    assert live["traceml.run.state", "live"] == 1
+    assert live["traceml.logged", "accuracy"] == 0.75
+
+
 def test_a_finding_is_an_event_when_it_appears(collector):
-    export = OtlpExport(MANIFEST, pytest.fail)
+    export = OtlpExport(NO_FOLDER, MANIFEST, pytest.fail)
     for kinds in (("A",), ("A", "B"), ("A",), ("A", "B")):
         export.export_state(state(*kinds))
     collector.wait_for(1)
@@ -181,7 +200,7 @@ def test_a_collector_that_was_down_gets_the_events_later_and_what_was_lost_is_to
 ):
     collector.statuses += [400] * 4
     told: list[str] = []
-    export = OtlpExport(MANIFEST, told.append)
+    export = OtlpExport(NO_FOLDER, MANIFEST, told.append)
     export.export_state(state("A"))
     wait_until(lambda: any(m.path == "/v1/logs" for m in collector.received), "it was refused")
     wait_until(lambda: not collector.statuses, "it was refused again")
@@ -198,7 +217,7 @@ def test_a_collector_that_hangs_or_is_gone_costs_a_bounded_time_and_is_told_once
     monkeypatch.setattr(otlp_export, "END_TIMEOUT_S", 0.2)
     collector.answers.clear()
     told: list[str] = []
-    export = OtlpExport(MANIFEST, told.append)
+    export = OtlpExport(NO_FOLDER, MANIFEST, told.append)
     began_s = time.thread_time()
     for number in range(MAX_EVENTS + 10):
         export.export_state(state(f"KIND_{number}"))
@@ -219,7 +238,7 @@ def test_a_collector_that_hangs_or_is_gone_costs_a_bounded_time_and_is_told_once
 def test_what_the_variables_switch_off_is_not_sent(collector, monkeypatch, variables, words):
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    OtlpExport(MANIFEST, pytest.fail).finish(SUMMARY, 0)
+    OtlpExport(NO_FOLDER, MANIFEST, pytest.fail).finish(SUMMARY, 0)
     assert collector.received == []
     said = why_not_exported(os.environ)
     assert said is words is None or words in said
@@ -227,7 +246,7 @@ def test_what_the_variables_switch_off_is_not_sent(collector, monkeypatch, varia
 
 def test_events_that_are_switched_off_neither_wait_nor_count_as_lost(collector, monkeypatch):
     monkeypatch.setenv("OTEL_LOGS_EXPORTER", "none")
-    export = OtlpExport(MANIFEST, pytest.fail)
+    export = OtlpExport(NO_FOLDER, MANIFEST, pytest.fail)
     for number in range(MAX_EVENTS + 10):
         export.export_state(state(f"KIND_{number}"))
     export.finish(SUMMARY, 0)
@@ -236,8 +255,9 @@ def test_events_that_are_switched_off_neither_wait_nor_count_as_lost(collector, 
 
 
 def test_a_signal_can_have_a_collector_of_its_own(monkeypatch):
-    monkeypatch.setattr(otlp_export, "END_TIMEOUT_S", 60.0)
+    for timeout in ("END_TIMEOUT_S", "DEFAULT_TIMEOUT_S"):
+        monkeypatch.setattr(otlp_export, timeout, 60.0)
     with receiving() as own:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", f"{own.url}/v1/metrics")
-        OtlpExport(MANIFEST, pytest.fail).finish(SUMMARY, 0)
+        OtlpExport(NO_FOLDER, MANIFEST, pytest.fail).finish(SUMMARY, 0)
         assert {request.path for request in own.received} == {"/v1/metrics"}

@@ -59,11 +59,40 @@ run.finish()  # training goes on
 for _ in range(50):
     train()
 """
+SWITCHED_OFF = f"""{TRAIN}
+import time
+from pathlib import Path
+import wandb
+wandb.init(mode="disabled")
+deadline = time.monotonic() + {PATIENCE_S}
+while not Path("logs/off/marks/tracker-run-wandb").exists():
+    assert time.monotonic() < deadline
+    time.sleep(0.01)
+    step()
+"""
+WITHOUT_SERVICE = """
+from pathlib import Path
+from traceml.store.tracker_writer import LoggedRun
+from traceml.store.wandb_writer import WandbWriter
+folder = str(Path.cwd())
+writer = WandbWriter(LoggedRun("late", "0" * 32, Path(folder), 0.0, folder))
+print(writer.where)
+writer.close()
+"""
+OPENED = ["wandb/offline-run-*", "logs/alone/tensorboard/events*"]
+OPENED += ["trackio/traceml.db"] if HAS_TRACKIO else []
+"""What trackers leave when they open a run of ours. Training goes on until all of it is there: from
+its end on they have a bounded time."""
 WITHOUT_RUNS = f"""{TRAIN}
+import time
+from pathlib import Path
 import traceml
 traceml.init(run_name="alone")
 traceml.log_to(*{NAMES})
-for _ in range(200):
+deadline = time.monotonic() + {PATIENCE_S}
+while not all(any(Path().glob(pattern)) for pattern in {OPENED}):
+    assert time.monotonic() < deadline
+    time.sleep(0.01)
     step()
 """
 
@@ -218,3 +247,26 @@ def test_nothing_stays_behind(beside: Finished, alone: Finished) -> None:
     for finished in (beside, alone):
         finished.wait_until_none_is_left()
         assert not finished.left()
+
+
+def test_wandb_that_the_script_switched_off_gets_nothing(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SWITCHED_OFF)
+    words = ["run", "--mode=summary", "--run-name", "off", "--log-to", "wandb", "train.py"]
+    finished = run([TRACEML, *words], tmp_path, env=environment(tmp_path))
+    assert finished.status == 0, finished.stderr
+    (said,) = [line for line in finished.lines_of_ours() if "W&B is disabled" in line]
+    assert said.endswith("W&B is disabled (the script's run has mode=disabled), nothing was logged")
+    assert not list(tmp_path.glob("wandb/*run-*"))
+
+
+def test_a_wandb_service_that_is_gone_does_not_keep_our_run_from_disk(tmp_path: Path) -> None:
+    """The variable is inherited from a script that had W&B open and was killed."""
+    gone = {
+        "WANDB_SERVICE": f"3-999999-unix-{tmp_path}/no-such-socket",
+        "WANDB_API_KEY": "0" * 40,  # who is not logged in is asked for that before
+    }
+    (tmp_path / "write.py").write_text(WITHOUT_SERVICE)
+    finished = run([PYTHON, "write.py"], tmp_path, env={**environment(tmp_path), **gone})
+    assert finished.status == 0, finished.stderr
+    assert "(offline: wandb sync" in finished.stdout
+    assert "late" in wandb_runs(tmp_path)

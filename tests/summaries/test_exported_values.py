@@ -13,11 +13,17 @@ from prometheus_client.parser import text_string_to_metric_families as parse_pro
 
 from factories import count_gpus, make_run
 from traceml.cli.ui import GRAFANA_DASHBOARD, main
-from traceml.model.exported_metric import BY_NAME, EXPORTED, MAX_SERIES, NOT_EXPORTED
+from traceml.model.exported_metric import (
+    BY_NAME,
+    EXPORTED,
+    MAX_LOGGED,
+    MAX_SERIES,
+    NOT_EXPORTED,
+)
 from traceml.store.records import RunRecords
 from traceml.summaries.build import build
 from traceml.summaries.exported_values import ExportedValue, exported_values
-from traceml.summaries.record import Summary
+from traceml.summaries.record import MetricSummary, Summary
 from traceml.text.open_metrics import open_metrics_text, prometheus_text
 
 AWKWARD = 'a "b"\\c\nd'
@@ -162,3 +168,11 @@ def test_the_grafana_dashboard_asks_for_metrics_and_labels_that_exist():
     variables = json.dumps(dashboard["templating"])
     assert set(re.findall(r"traceml_\w+", variables)) <= by_prometheus_name.keys()
     assert NOT_EXPORTED.prometheus_name not in used  # Prometheus alone does not have it
+
+
+def test_of_too_many_logged_metrics_the_losses_are_told():
+    names = ["loss", "val/loss", "zz/loss[cat]", *(f"accuracy_{n:02}" for n in range(MAX_LOGGED))]
+    summary = Summary(metrics={name: MetricSummary(count=1, last=0.5) for name in names})
+    told = [key[1] for key in series(summary) if key[0] == "traceml.logged"]
+    assert told[:3] == ["loss", "val/loss", "accuracy_00"]
+    assert len(told) == MAX_LOGGED

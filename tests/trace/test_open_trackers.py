@@ -148,6 +148,21 @@ def test_values_join_the_open_run_until_it_is_closed(asked, traced, monkeypatch)
     assert not (traced.folder / MARKS / f"{STOPPED_MARK}wandb").exists()
 
 
+def test_a_run_that_is_switched_off_is_told_and_gets_nothing(asked, traced, monkeypatch):
+    off, real = WandbRun("off"), WandbRun("real")
+    off.disabled = True
+    module = SimpleNamespace(run=off)
+    monkeypatch.setitem(sys.modules, "wandb", module)
+    train()
+    assert found_of(traced.folder, "wandb") == {"mode": "disabled"}
+    assert not _threads()
+    for run in (real, off):  # what was logged to stays known
+        module.run = run
+        train()
+        assert found_of(traced.folder, "wandb")["id"] == "id-real"
+    wait_until(lambda: not _threads(), "nobody logs to a closed run")
+
+
 def test_a_run_that_refuses_values_is_left_alone(asked, traced, monkeypatch):
     run = WandbRun("mine", raises=True)
     monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(run=run))

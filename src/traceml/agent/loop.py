@@ -124,7 +124,7 @@ class Agent:
             self._watch.follow(owner)
         self._nodes = NodeDuties(folder, _log)
         self._notifier = Notifier(folder, self._manifest, self._tell)
-        self._otlp = OtlpExport(self._manifest, self._tell)
+        self._otlp = OtlpExport(self._folder, self._manifest, self._tell)
         self._trackers = TrackerProcesses(folder)
         self._has_moved = False
         """Whether the records go to another folder than the one that the run began with."""

@@ -8,7 +8,9 @@ its program.
 from __future__ import annotations
 
 import base64
+import html
 import http.client
+import json
 import os
 import re
 import shlex
@@ -56,6 +58,14 @@ class NotifyTarget:
     def is_webhook(self) -> bool:
         """Whether it is a URL."""
         return _SCHEME.match(self.given) is not None
+
+    @property
+    def is_slack(self) -> bool:
+        """Whether it reads texts as Slack does, where `&`, `<` and `>` are marks."""
+        if not self.is_webhook:
+            return False
+        parts = urlsplit(self.given)
+        return parts.hostname == "hooks.slack.com" or parts.path.rstrip("/").endswith("/slack")
 
     @property
     def shown(self) -> str:
@@ -126,6 +136,8 @@ class Delivery:
         self._waiting: deque[bytes] = deque()
         self._changed = threading.Condition()
         self._is_busy = False
+        self._is_given_up = False
+        """Whether what is being delivered was already counted as failed."""
         self._process: subprocess.Popen[bytes] | None = None
         self._thread: threading.Thread | None = None
         self.delivered = 0
@@ -135,6 +147,7 @@ class Delivery:
     def put(self, body: bytes, is_last: bool = False) -> None:
         """Queues a notification. Where the target is in trouble, the last one of a run replaces
         what waits: it says how everything ended."""
+        body = _escaped(body) if self.target.is_slack else body
         with self._changed:
             replaces = is_last and self.last_trouble is not None
             while self._waiting and (replaces or len(self._waiting) >= MAX_WAITING):
@@ -153,9 +166,10 @@ class Delivery:
         """Returns when everything was delivered or failed, or at this time (monotonic): then what
         is still going on has failed."""
         with self._changed:
-            while self._waiting or self._is_busy:
+            while self._waiting or (self._is_busy and not self._is_given_up):
                 if (left_s := until_s - time.monotonic()) <= 0:
                     self.failed += len(self._waiting) + self._is_busy
+                    self._is_given_up = self._is_busy
                     self.last_trouble = "did not answer in time"
                     self._waiting.clear()
                     break
@@ -182,9 +196,11 @@ class Delivery:
             trouble = self._deliver(body)
             with self._changed:
                 self._is_busy = False
-                self.delivered += trouble is None
-                self.failed += trouble is not None
-                self.last_trouble = trouble or self.last_trouble
+                if not self._is_given_up:
+                    self.delivered += trouble is None
+                    self.failed += trouble is not None
+                    self.last_trouble = trouble or self.last_trouble
+                self._is_given_up = False
                 self._changed.notify_all()
 
     def _deliver(self, body: bytes) -> str | None:
@@ -230,6 +246,13 @@ class Delivery:
                 self._process = None
         status = process.returncode
         return _DeliveryAttempt(None if status == 0 else f"ended with status {status}")
+
+
+def _escaped(body: bytes) -> bytes:
+    """Returns a notification with its text as Slack wants it: in an exception `<lambda>` would be a
+    link, and `<!channel>` would call everybody."""
+    said = json.loads(body)
+    return json.dumps({**said, "text": html.escape(said["text"], quote=False)}).encode()
 
 
 def _post(url: str, body: bytes) -> _DeliveryAttempt:

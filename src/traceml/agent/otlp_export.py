@@ -14,6 +14,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from traceml import __version__
@@ -30,8 +31,9 @@ from traceml.agent.otlp_settings import (
 )
 from traceml.model import exported_metric as catalogue
 from traceml.model.run import Manifest
+from traceml.store.metric_follower import LiveMetrics
 from traceml.summaries.exported_values import ExportedValue, exported_values
-from traceml.summaries.live_record import LiveIssue, LiveState, ToldFindings
+from traceml.summaries.live_record import LiveIssue, LiveState, ToldFindings, with_metrics
 from traceml.summaries.record import Summary, has_failed
 
 MAX_INTERVAL_S = 60.0
@@ -62,9 +64,10 @@ class ExportEvent(NamedTuple):
 class OtlpExport:
     """The export of one run; does nothing where no collector is named."""
 
-    def __init__(self, manifest: Manifest, tell: Callable[[str], None]) -> None:
+    def __init__(self, folder: Path, manifest: Manifest, tell: Callable[[str], None]) -> None:
         """`tell` is given what could not be sent, in words for people."""
         self._manifest, self._tell = manifest, tell
+        self._logged = LiveMetrics(folder)
         self._signals = () if why_not_exported(os.environ) else wanted_signals(os.environ)
         self._changed = threading.Condition()
         self._latest: tuple[Summary, str] | None = None
@@ -187,6 +190,8 @@ class OtlpExport:
     def _values(self, summary: Summary, state: str) -> list[ExportedValue]:
         """Returns what is exported, with what could not be so far."""
         run = self._manifest.run_name
+        if state == "live":  # of what the script logs that summary has the losses alone
+            summary = with_metrics(summary, self._logged.refresh())
         dropped = [
             ExportedValue(
                 catalogue.NOT_EXPORTED, count, ((catalogue.RUN_LABEL, run), ("signal", signal))

@@ -11,6 +11,8 @@ METRICS, LOGS = "metrics", "logs"
 DEFAULT_INTERVAL_S = 10.0
 """Between two exports, where `OTEL_METRIC_EXPORT_INTERVAL` says nothing."""
 INSTALL = "pip install 'traceml-insight[otel]'"
+UNREADABLE = "an address that cannot be read"
+"""What a collector's address is called that is no URL: it may hold secrets."""
 
 
 def wanted_signals(environment: Mapping[str, str]) -> tuple[str, ...]:
@@ -20,9 +22,14 @@ def wanted_signals(environment: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(
         signal
         for signal in (METRICS, LOGS)
-        if _endpoint(environment, signal)
-        and environment.get(f"OTEL_{signal.upper()}_EXPORTER", "otlp").lower() != "none"
+        if _endpoint(environment, signal) and _is_for_otlp(environment, signal)
     )
+
+
+def _is_for_otlp(environment: Mapping[str, str], signal: str) -> bool:
+    """Returns whether OTLP is among the exporters that a signal goes to: `console,otlp`."""
+    named = environment.get(f"OTEL_{signal.upper()}_EXPORTER", "") or "otlp"
+    return "otlp" in (each.strip().lower() for each in named.split(","))
 
 
 def why_not_exported(environment: Mapping[str, str]) -> str | None:
@@ -30,16 +37,21 @@ def why_not_exported(environment: Mapping[str, str]) -> str | None:
     wanted = wanted_signals(environment)
     if not wanted:
         return None
+    shown = shown_collector(environment, wanted)
+    if shown == UNREADABLE:
+        return (
+            f"no metrics are sent to {shown}: OTEL_EXPORTER_OTLP_ENDPOINT is no URL; expected one "
+            "such as http://HOST:4318"
+        )
     if not _is_installed():
         return (
-            f"no metrics are sent to {shown_collector(environment, wanted)}: this Python has no "
-            f"OpenTelemetry exporter; {INSTALL}"
+            f"no metrics are sent to {shown}: this Python has no OpenTelemetry exporter; {INSTALL}"
         )
     protocols = {_variable(environment, "PROTOCOL", signal) for signal in wanted}
     if "grpc" in protocols:
         return (
-            f"no metrics are sent to {shown_collector(environment, wanted)}: its protocol is grpc, "
-            "and http/protobuf is spoken here; name the collector's port for HTTP (4318) and set "
+            f"no metrics are sent to {shown}: its protocol is grpc, and http/protobuf is spoken "
+            "here; name the collector's port for HTTP (4318) and set "
             "OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf"
         )
     return None
@@ -62,8 +74,12 @@ def _endpoint(environment: Mapping[str, str], signal: str) -> str:
 
 
 def shown_collector(environment: Mapping[str, str], signals: Sequence[str]) -> str:
-    """Returns the collector's address without what may be secret in it."""
-    parts = urlsplit(_endpoint(environment, signals[0]))
+    """Returns the collector's address without what may be secret in it; `UNREADABLE` where it is no
+    URL."""
+    try:
+        parts = urlsplit(_endpoint(environment, signals[0]))
+    except ValueError:
+        return UNREADABLE
     try:
         port = f":{parts.port}" if parts.port else ""
     except ValueError:

@@ -15,6 +15,9 @@ from traceml.store import folder as folders
 
 _OUR_SECRETS = (NOTIFY, TOKEN)
 """Variables that no package of somebody else's gets."""
+_WANDB_SERVICES = ("WANDB_SERVICE", "_WANDB_SERVICE")
+"""Where the script's own `wandb-core` listens, which the agent inherits if W&B came before us. It
+ends with the script, and our run would end with it."""
 
 
 class TrackerProcesses:
@@ -36,12 +39,13 @@ class TrackerProcesses:
 
     def _start(self, name: str) -> subprocess.Popen[bytes]:
         package = str(Path(__file__).parents[2])
+        left_out = (*_OUR_SECRETS, *_WANDB_SERVICES)
         return subprocess.Popen(
             [sys.executable, "-c", TRACKER, package, name, str(self._folder)],
             stdin=subprocess.PIPE,
             stdout=sys.stderr,
             start_new_session=True,
-            env={name: value for name, value in os.environ.items() if name not in _OUR_SECRETS},
+            env={name: value for name, value in os.environ.items() if name not in left_out},
             cwd="/",  # a module of the user's must not stand in for one of ours
         )
 

@@ -23,6 +23,7 @@ from traceml.compare.logged_metrics import endpoint_named
 from traceml.compare.record import BenchRecord, BenchStop, Comparison
 from traceml.compare.sequential_looks import RunPlan, is_clear, turns
 from traceml.compare.sides import Sides
+from traceml.model.environment import NOTIFY
 from traceml.model.errors import TraceMLError
 from traceml.model.quantities import count, milliseconds
 from traceml.model.secrets import masked
@@ -182,8 +183,11 @@ def _traced(command: Sequence[str], logs_dir: Path, name: str) -> list[str]:
 
 
 def _environment(checkout: Checkout) -> dict[str, str]:
-    """Returns the user's environment, with the checkout's code before any installed copy of it."""
-    environment = dict(os.environ)
+    """Returns the user's environment, with the checkout's code before any installed copy of it.
+
+    Nobody is notified of the single runs: they are parts of a measurement.
+    """
+    environment = {name: value for name, value in os.environ.items() if name != NOTIFY}
     if checkout.import_path is not None:
         inherited = environment.get("PYTHONPATH")
         paths = [str(checkout.import_path), *([inherited] if inherited else [])]

@@ -14,8 +14,13 @@ from traceml.model.errors import UsageError
 
 WORKTREE = "WORKTREE"
 """Stands for the user's own working tree, with what is not committed."""
-_WITHOUT_HOOKS = ("-c", "core.hooksPath=/dev/null", "-c", "advice.detachedHead=false")
-"""A hook of the repository may expect to run in the user's own working tree."""
+_OPTIONS = (
+    # A hook of the repository may expect to run in the user's own working tree.
+    *("-c", "core.hooksPath=/dev/null"),
+    *("-c", "advice.detachedHead=false"),
+    # Jobs in containers own no file of the checkout. Whoever benchmarks its code runs it anyway.
+    *("-c", "safe.directory=*"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +110,7 @@ class Repository:
     def _ask(self, *words: str, otherwise: Callable[[str], UsageError] | None = None) -> str:
         """Returns what git prints; raises UsageError, or what `otherwise` makes of git's words."""
         done = subprocess.run(
-            ["git", *_WITHOUT_HOOKS, *words],
+            ["git", *_OPTIONS, *words],
             cwd=self._folder,
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -115,7 +120,14 @@ class Repository:
         )
         if done.returncode == 0:
             return done.stdout.strip()
-        said = (done.stderr.strip().splitlines() or ["it says nothing"])[-1]
+        said = _reason(done.stderr)
         if otherwise is not None:
             raise otherwise(said)
         raise UsageError(f"git {' '.join(words[:2])} failed: {said}")
+
+
+def _reason(stderr: str) -> str:
+    """Returns git's reason: what stands behind its first `fatal:`, before its advice."""
+    lines = stderr.strip().splitlines()
+    fatal = [line for line in lines if line.startswith("fatal:")]
+    return (fatal or lines[-1:] or ["it says nothing"])[0]

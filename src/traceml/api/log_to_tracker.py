@@ -41,6 +41,7 @@ from traceml.store.tracker_writer import (
     LoggedEnd,
     LoggedFinding,
     LoggedRun,
+    SwitchedOffWriter,
     TrackerWriter,
 )
 from traceml.summaries.build import flat_numbers, live_numbers
@@ -198,6 +199,8 @@ class RunLogger:
 
     def _words(self, is_whole: bool) -> str:
         """Returns the line for the user."""
+        if isinstance(self._writer, SwitchedOffWriter):
+            return self._writer.where
         warning = TRACKERS[self._tracker].version_warning()
         where = "" if self._writer is None else f": {self._writer.where}"
         parts = [
@@ -224,8 +227,10 @@ class RunLogger:
 def _open_writer(tracker: str, run: LoggedRun) -> TrackerWriter:
     """Returns the writer of a tracker; it imports the tracker's package and may raise anything."""
     if tracker == "wandb":
-        from traceml.store.wandb_writer import WandbWriter
+        from traceml.store.wandb_writer import WandbWriter, why_disabled
 
+        if (why := why_disabled(run.script_run, os.environ)) is not None:
+            return SwitchedOffWriter(f"W&B is disabled ({why}), nothing was logged")
         return WandbWriter(run)
     if tracker == "tensorboard":
         from traceml.store.tensorboard_writer import TensorboardWriter

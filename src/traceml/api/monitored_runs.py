@@ -9,8 +9,10 @@ from traceml.api.run_files import RunFiles
 from traceml.model.errors import TraceMLError
 from traceml.store import folder as folders
 from traceml.store.line_files import LIVE_STATE
+from traceml.store.metric_follower import LiveMetrics
 from traceml.store.regular_files import stat_regular
 from traceml.summaries.exported_values import ExportedValue, exported_values
+from traceml.summaries.live_record import with_metrics
 
 RECENT_S = 900.0
 """A run that ended is exported for so long, so that its last state is not missed."""
@@ -25,11 +27,14 @@ class MonitoredRuns:
     def __init__(self, logs: Path) -> None:
         self._logs = logs
         self._files: dict[Path, RunFiles] = {}
+        self._logged: dict[Path, LiveMetrics] = {}
+        """Of the runs in progress."""
 
     def values(self) -> list[ExportedValue]:
         """Returns what is exported of all of them."""
         chosen = self._candidates(time.time())
         self._files = {folder: files for folder, files in self._files.items() if folder in chosen}
+        self._logged = {folder: each for folder, each in self._logged.items() if folder in chosen}
         return [value for folder in chosen for value in self._values_of(folder)]
 
     def _candidates(self, now_s: float) -> list[Path]:
@@ -58,6 +63,12 @@ class MonitoredRuns:
         except (TraceMLError, OSError):  # damaged, or deleted meanwhile: the others are exported
             self._files.pop(folder, None)
             return []
-        if files.summary is None:
+        summary = files.summary
+        if summary is None:
             return []
-        return exported_values(files.summary, folder.name, files.state)
+        if files.is_recent:  # of what the script logs it has the losses alone
+            logged = self._logged.setdefault(folder, LiveMetrics(folder))
+            summary = with_metrics(summary, logged.refresh())
+        else:
+            self._logged.pop(folder, None)
+        return exported_values(summary, folder.name, files.state)

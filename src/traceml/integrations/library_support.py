@@ -17,6 +17,8 @@ from traceml.trace.interruptions import drop_our_frames, is_interruption
 
 _open_regions: set[tuple[int, str]] = set()
 """Threads and the names of the regions that they are in."""
+_open_calls: set[int] = set()
+"""Threads that are in a method of which calls are noticed."""
 _said: set[str] = set()
 
 
@@ -70,6 +72,38 @@ def name_methods(owner: type | None, names: Iterable[str], region: str) -> None:
         method = getattr(owner, name, None)
         if session is not None and callable(method) and not hasattr(method, "traceml_region"):
             session.replace(owner, name, _timed(method, region))
+
+
+def notice_calls(owner: type, name: str, notice: Callable[..., None]) -> None:
+    """Call `notice` with the arguments of each call of a method, before it; what is noticed already
+    stays.
+
+    A call inside another, as of the same method of a base class, is a part of it: Lightning's
+    logger for TensorBoard logs a metric of its own with the hyperparameters.
+    """
+    session, method = current(), getattr(owner, name, None)
+    if session is not None and callable(method) and not hasattr(method, "traceml_notices"):
+        session.replace(owner, name, _noticed(method, notice))
+
+
+def _noticed(method: Callable[..., Any], notice: Callable[..., None]) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def noticed(*arguments: Any, **options: Any) -> Any:
+        thread = get_ident()
+        if thread in _open_calls:
+            return method(*arguments, **options)
+        _open_calls.add(thread)
+        try:
+            notice(*arguments, **options)
+            return method(*arguments, **options)
+        except BaseException as error:
+            drop_our_frames(error)
+            raise
+        finally:
+            _open_calls.discard(thread)
+
+    noticed.traceml_notices = True  # type: ignore[attr-defined]
+    return left_alone(noticed)
 
 
 def _timed(method: Callable[..., Any], region: str) -> Callable[..., Any]:

@@ -16,6 +16,7 @@ import traceml
 from traceml.integrations.library_support import (
     missing_library,
     name_methods,
+    notice_calls,
     say_if_untested,
     try_to_log,
 )
@@ -79,17 +80,21 @@ class TraceMLCallback(*_classes("callbacks", "Callback")):  # type: ignore[misc]
         name_methods(type(trainer), ["save_checkpoint"], "checkpoint")
         for logger in trainer.loggers:
             name_methods(type(logger), ["log_metrics", "save"], "logging")
-        # Only beside others: the first logger decides where checkpoints go.
-        if trainer.loggers and not any(type(each) is MetricsOfRun for each in trainer.loggers):
-            trainer.loggers = [*trainer.loggers, MetricsOfRun(trainer.is_global_zero)]
+        # Not by a logger of our own: scripts ask every logger for things that only theirs have.
+        if trainer.loggers and trainer.is_global_zero:
+            _recorded.begin(trainer.loggers[0])
+
+    def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        """In each rank, after everything has run."""
+        _recorded.end()
 
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
         """Give the run's main numbers to the script's loggers, which are still open."""
-        theirs = [logger for logger in trainer.loggers if type(logger) is not MetricsOfRun]
-        if not (self._log_summary and theirs and trainer.is_global_zero):
+        if not (self._log_summary and trainer.loggers and trainer.is_global_zero):
             return
         values = traceml.summary()
-        for logger in theirs if values else ():
+        _recorded.end()  # what we give them is no metric of the script's
+        for logger in trainer.loggers if values else ():
             log = partial(logger.log_metrics, values, step=trainer.global_step)
             try_to_log(type(logger).__name__, log)
 
@@ -149,29 +154,35 @@ class TraceMLCallback(*_classes("callbacks", "Callback")):  # type: ignore[misc]
             log_metrics(trainer.callback_metrics, trainer.global_step)
 
 
-class MetricsOfRun(*_classes("loggers", "Logger")):  # type: ignore[misc]  # known at run time
-    """A logger among the script's own: records what these get as metrics and parameters."""
+class _RecordedLogger:
+    """The logger whose values are recorded as metrics and parameters of the run: the first one of
+    the trainer that was set up last. All loggers of a trainer get the same."""
 
-    def __init__(self, is_first_rank: bool) -> None:
-        super().__init__()
-        self._is_first_rank = is_first_rank
+    def __init__(self) -> None:
+        self._logger: Any = None
 
-    @property
-    def name(self) -> str:
-        """As it is listed among loggers."""
-        return "traceml"
+    def begin(self, logger: Any) -> None:
+        """Records what a logger gets from now on."""
+        self._logger = logger
+        notice_calls(type(logger), "log_metrics", self._notice_metrics)
+        notice_calls(type(logger), "log_hyperparams", self._notice_params)
 
-    @property
-    def version(self) -> str:
-        """There is one only."""
-        return ""
+    def end(self) -> None:
+        """Records nothing more."""
+        self._logger = None
 
-    def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
-        """Record values at a step of Lightning's count."""
-        if self._is_first_rank:
+    def _notice_metrics(
+        self, logger: Any, metrics: Any = None, step: int | None = None, *_: Any, **__: Any
+    ) -> None:
+        """Records values at a step of Lightning's count; of other loggers of the class none."""
+        if logger is self._logger and isinstance(metrics, Mapping):
             log_metrics(metrics, step)
 
-    def log_hyperparams(self, params: Any, *_: Any, **__: Any) -> None:
-        """Record the module's hyperparameters."""
-        if self._is_first_rank:
-            log_params(vars(params) if isinstance(params, Namespace) else params)
+    def _notice_params(self, logger: Any, params: Any = None, *_: Any, **__: Any) -> None:
+        """Records the module's hyperparameters."""
+        found = vars(params) if isinstance(params, Namespace) else params
+        if logger is self._logger and isinstance(found, Mapping):
+            log_params(found)
+
+
+_recorded = _RecordedLogger()

@@ -263,7 +263,8 @@ GOODPUT_TIME = ExportedMetric(
 LOGGED = ExportedMetric(
     "traceml.logged",
     "",
-    f"last value of a metric that the script logs, and of the loss; at most {MAX_LOGGED} names",
+    "last value of a metric that the script logs, and of the loss; at most "
+    f"{MAX_LOGGED} names, losses first",
     ("metric",),
 )
 NOT_EXPORTED = ExportedMetric(

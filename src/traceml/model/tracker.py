@@ -21,6 +21,8 @@ STOPPED_MARK = "tracker-stopped-"
 or logs to it."""
 WANDB_VALUES_MARK = "wandb-values.json"
 """The mark from which the training process logs into the W&B run that it has open."""
+DISABLED = "disabled"
+"""What W&B calls the mode in which it logs nothing."""
 OVER_MESSAGE = b"over\n"
 """What the agent writes to the process of a tracker when the summary is on disk; an end of the pipe
 without it means that the agent is gone."""

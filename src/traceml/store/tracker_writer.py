@@ -57,6 +57,25 @@ class LoggedEnd:
     has_failed: bool
 
 
+class SwitchedOffWriter:
+    """Stands for a tracker that the user has switched off: nothing is logged."""
+
+    def __init__(self, where: str) -> None:
+        self.where = where
+
+    def log_values(self, values: Mapping[str, float], step: int) -> None:
+        """Logs nothing."""
+
+    def log_finding(self, finding: LoggedFinding) -> None:
+        """Logs nothing."""
+
+    def finish(self, end: LoggedEnd) -> None:
+        """Logs nothing."""
+
+    def close(self) -> None:
+        """Has nothing to close."""
+
+
 class TrackerWriter(Protocol):
     """Logs one run to one tracker. Every method may raise whatever the tracker's package raises,
     and may take as long as that does: nobody waits."""

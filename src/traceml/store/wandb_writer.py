@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import time
 from collections.abc import Mapping
 from typing import Any
 
-from traceml.model.tracker import WANDB_VALUES_MARK
+from traceml.model.tracker import DISABLED, WANDB_VALUES_MARK
 from traceml.store.folder import write_mark
 from traceml.store.tracker_writer import (
     FINDING_PREFIX,
@@ -29,6 +30,31 @@ INIT_TIMEOUT_S = 20
 STEP = "traceml/live/step"
 _OF_THE_SCRIPT = ("RUN_ID", "NAME", "RESUME", "NOTES", "RUN_GROUP", "JOB_TYPE", "SWEEP_ID", "TAGS")
 """Settings in the environment that mean the script's own run, and would make ours the same one."""
+_TRUE = ("1", "true", "yes", "on")
+"""How `WANDB_DISABLED`, which transformers and older W&B know, is said to hold."""
+
+
+def _service_errors() -> tuple[type[Exception], ...]:
+    """Returns the error of W&B's local service being gone. It is none of W&B's own errors, and each
+    version has it elsewhere."""
+    modules = [found for name, found in list(sys.modules.items()) if name.startswith("wandb.sdk.")]
+    errors = (vars(module).get("WandbServiceConnectionError") for module in modules)
+    return tuple({error for error in errors if isinstance(error, type)})
+
+
+def why_disabled(script_run: Mapping[str, str], environment: Mapping[str, str]) -> str | None:
+    """Returns what of the user's switches W&B off; `None` where nothing does.
+
+    What the script asked for counts before the environment, as it does for W&B.
+    """
+    if script_run.get("mode") == DISABLED:
+        return f"the script's run has mode={DISABLED}"
+    if script_run:
+        return None
+    if environment.get("WANDB_MODE") == DISABLED:
+        return f"WANDB_MODE={DISABLED}"
+    word = environment.get("WANDB_DISABLED", "").lower()
+    return f"WANDB_DISABLED={word}" if word in _TRUE else None
 
 
 class WandbWriter:
@@ -95,9 +121,10 @@ class WandbWriter:
         mode = self._run.script_run.get("mode") or os.environ.get("WANDB_MODE", "online")
         try:
             self._own = self._init(mode)
-        except wandb.errors.Error:
+        except (wandb.errors.Error, *_service_errors()):
             if mode != "online":
                 raise
+            os.environ.pop("WANDB_SERVICE", None)  # a service that is gone would be asked again
             self._own = self._init("offline")
         self._own_folder = os.path.dirname(self._own.dir)  # noqa: PTH120 - as W&B names it
         self._own.define_metric("traceml/live/*", step_metric=STEP)

@@ -7,9 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from traceml.facts.metric_history import is_training_loss
 from traceml.model import exported_metric as catalogue
 from traceml.model.exported_metric import BY_SCOPE, MAX_SERIES, ExportedMetric, Scope
 from traceml.model.finding import Section
+from traceml.model.metric_segments import split_segment
 from traceml.model.phase import IN_RESIDUAL_MS, PHASES, Phase
 from traceml.summaries.record import Summary, sections_of
 
@@ -70,8 +72,15 @@ def _of_run(summary: Summary, state: str) -> Iterator[ExportedValue]:
         yield from _value(catalogue.RESTARTS, goodput.restarts)
         for part, part_s in goodput.parts_s.items():
             yield from _value(catalogue.GOODPUT_TIME, part_s, part)
-    for name in sorted(summary.metrics)[: catalogue.MAX_LOGGED]:
+    for name in sorted(summary.metrics, key=_logged_order)[: catalogue.MAX_LOGGED]:
         yield from _value(catalogue.LOGGED, summary.metrics[name].last, name)
+
+
+def _logged_order(name: str) -> tuple[bool, bool, bool, str]:
+    """Returns the place of a metric among those that a script logs: of too many, losses count first
+    and the segments of others last."""
+    is_segment = split_segment(name) is not None
+    return is_segment, not is_training_loss(name), "loss" not in name.lower(), name
 
 
 def _of_findings(summary: Summary) -> Iterator[ExportedValue]:

@@ -22,6 +22,7 @@ from traceml.model.environment import LOG_TO
 from traceml.model.errors import UsageError
 from traceml.model.secrets import masked_message, without_credentials
 from traceml.model.tracker import (
+    DISABLED,
     LOG_TO_MARK,
     SCRIPT_RUN_MARK,
     STOPPED_MARK,
@@ -114,11 +115,13 @@ class OpenTrackers:
 
     def _look_at(self, name: str) -> None:
         found = _FINDERS[name]()
+        if _is_disabled(found) and name in self._known:
+            return  # what was logged so far has its end where the rest is
         if found is not None and found != self._known.get(name):
             self._known[name] = found
             content = json.dumps(found).encode()
             write_mark(self._session.run_folder, f"{SCRIPT_RUN_MARK}{name}", content)
-        if name == "wandb" and found is not None:
+        if name == "wandb" and found is not None and not _is_disabled(found):
             self._log_to_open_run()
 
     def _log_to_open_run(self) -> None:
@@ -190,8 +193,10 @@ def _no_fork() -> AbstractContextManager[bool]:
 
 def _find_wandb() -> dict[str, str] | None:
     run = getattr(sys.modules.get("wandb"), "run", None)
-    if run is None or getattr(run, "disabled", False):
+    if run is None:
         return None
+    if getattr(run, "disabled", False):
+        return {"mode": DISABLED}
     names = ("id", "name", "project", "entity", "group")
     found = {name: getattr(run, name, None) for name in names}
     is_offline = bool(getattr(run, "offline", False))
@@ -200,6 +205,11 @@ def _find_wandb() -> dict[str, str] | None:
         "mode": "offline" if is_offline else "online",
         "folder": str(Path.cwd()),
     }
+
+
+def _is_disabled(found: dict[str, str] | None) -> bool:
+    """Whether the script has opened its run only so that nothing is logged."""
+    return found is not None and found.get("mode") == DISABLED
 
 
 def _find_mlflow() -> dict[str, str] | None:

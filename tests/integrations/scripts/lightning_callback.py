@@ -16,6 +16,7 @@ package, devices = sys.argv[1], int(sys.argv[2])
 lightning = importlib.import_module(package)
 loggers = importlib.import_module(f"{package}.loggers")
 callbacks = importlib.import_module(f"{package}.callbacks")
+progress_bar = importlib.import_module(f"{package}.callbacks.progress.progress_bar")
 
 from traceml.api import ask_agent  # noqa: E402 - after Lightning, as in scripts
 from traceml.integrations.lightning import TraceMLCallback  # noqa: E402
@@ -30,6 +31,11 @@ class Regression(lightning.LightningModule):
         super().__init__()
         self.save_hyperparameters({"width": 8})
         self.net = torch.nn.Linear(8, 1)
+
+    def on_train_start(self):
+        for logger in self.loggers:
+            logger.experiment.log_hparams({"asked": 1})
+        print(f"v_num: {progress_bar.get_standard_metrics(self.trainer)['v_num']}")
 
     def training_step(self, batch, index):
         loss = self.net(batch).square().mean()
