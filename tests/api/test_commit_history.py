@@ -37,6 +37,17 @@ def test_commits_of_a_merged_branch_are_between_what_they_were_merged_into(tmp_p
 
 
 @pytest.mark.slow
+def test_a_clone_without_older_commits_is_shallow(tmp_path: Path):
+    whole = tmp_path / "whole"
+    make_repository(whole, train="0")
+    commit(whole, train="1")
+    git(tmp_path, "clone", "--quiet", "--depth", "1", whole.as_uri(), "clone")
+    for folder, is_shallow in ((whole, False), (tmp_path / "clone", True)):
+        history = CommitHistory.around(folder)
+        assert history is not None and history.is_shallow() == is_shallow
+
+
+@pytest.mark.slow
 def test_a_folder_outside_any_repository_has_no_history(tmp_path: Path):
     assert CommitHistory.around(tmp_path) is None
     assert CommitHistory.around(tmp_path / "missing") is None

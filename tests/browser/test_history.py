@@ -118,7 +118,7 @@ def test_the_table_is_sorted_by_its_heads(look: Look, history: Served):
 def test_command_metric_and_filter_are_chosen_and_back_undoes_it(look: Look, history: Served):
     seen = go(look, history, excuses=("400",))
     seen.main.get_by_label("Command").select_option(label="1 run: python evaluate.py")
-    expect(seen.verdict).to_contain_text("TOO FEW RUNS")
+    expect(seen.verdict).to_contain_text("TOO FEW COMMITS")
     assert first_cells(seen) == ["evaluation"]
     assert asked(seen) == {"run": ["evaluation"]}
     seen.page.go_back()
@@ -142,7 +142,7 @@ def test_the_list_and_a_run_lead_to_it(look: Look, history: Served):
     assert asked(seen) == {"q": ["night"]}
     seen.go(f"{history.address}runs/evaluation")
     seen.main.get_by_role("link", name="History").click()
-    expect(seen.verdict).to_contain_text("TOO FEW RUNS")
+    expect(seen.verdict).to_contain_text("TOO FEW COMMITS")
     assert first_cells(seen) == ["evaluation"]
 
 

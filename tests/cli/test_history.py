@@ -9,32 +9,34 @@ from typing import Any
 import pytest
 
 from history_runs import TRAIN, write_traced
-from repositories import commit, make_repository
+from repositories import commit, git, make_repository
 from traceml.cli import main
 from traceml.summaries.read import read_summary
 
-SLOWER_FROM = 6
-WITHOUT_RUN = (4, 5)
+COMMITS = 16
+SLOWER_FROM = 9
+WITHOUT_RUN = (7, 8)
+RUN_TWICE = (0, 15)
 
 
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
-    """Ten commits, one after the other."""
+    """Sixteen commits, one after the other."""
     folder = tmp_path_factory.mktemp("repository")
     commits = [make_repository(folder, train="step = 0")]
-    commits += [commit(folder, train=f"step = {number}") for number in range(1, 10)]
+    commits += [commit(folder, train=f"step = {number}") for number in range(1, COMMITS)]
     return folder, commits
 
 
 @pytest.fixture(scope="module")
 def logs(repository: tuple[Path, list[str]], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two runs per commit, slower from one commit on; the newest commits were run first."""
+    """Runs of most commits, slower from one commit on; the newest commits were run first."""
     place = tmp_path_factory.mktemp("logs")
     commits = repository[1]
     for number, code in enumerate(commits):
         if number in WITHOUT_RUN:
             continue
-        for turn in range(2):
+        for turn in range(2 if number in RUN_TWICE else 1):
             write_traced(
                 place,
                 f"c{number}-{turn}",
@@ -45,9 +47,9 @@ def logs(repository: tuple[Path, list[str]], tmp_path_factory: pytest.TempPathFa
                 torch="2.10" if number < SLOWER_FROM else "2.11",
                 seed=10 * number + turn,
             )
-    write_traced(place, "failed", commits[9], exit_status=1, command=TRAIN)
-    write_traced(place, "elsewhere", commits[9], host="other", command=TRAIN)
-    write_traced(place, "evaluation", commits[9], command=("python", "evaluate.py"))
+    write_traced(place, "failed", commits[-1], exit_status=1, command=TRAIN)
+    write_traced(place, "elsewhere", commits[-1], host="other", command=TRAIN)
+    write_traced(place, "evaluation", commits[-1], command=("python", "evaluate.py"))
     write_traced(place, "branch", "f" * 40, command=(*TRAIN, "--seed", "7"))
     return place
 
@@ -77,8 +79,8 @@ def test_the_first_commit_after_a_change_is_named_with_those_that_had_no_run(
     assert found["order"] == "commit" and found["metric"] == "step_time_ms"
     (change,) = found["changes"]
     assert change["first_commit"] == inside[SLOWER_FROM]
-    assert change["last_commit_before"] == inside[3]
-    assert change["commits_between"] == [inside[4], inside[5]]
+    assert change["last_commit_before"] == inside[6]
+    assert change["commits_between"] == [inside[7], inside[8]]
     assert change["effect"] == "worse" and change["first_subject"] == "a change"
     low, high = change["ratio_interval"]
     assert low < 41 / 37 < high
@@ -135,7 +137,7 @@ def test_in_time_the_same_runs_are_an_improvement(logs: Path, inside: list[str],
     found = read(logs, capfd, "--order", "time")
     (change,) = found["changes"]
     assert change["effect"] == "better" and change["commits_between"] is None
-    assert change["first_commit"] == inside[3]
+    assert change["first_commit"] == inside[6]
 
 
 def test_without_a_repository_the_order_is_that_of_time_and_it_is_said(
@@ -155,12 +157,84 @@ def test_the_gate_fails_on_the_newest_regression_alone(logs: Path, inside: list[
     assert main(history(logs, "--metric", "no_such")) == 2
 
 
+def test_a_gate_with_too_few_commits_to_judge_does_not_pass(logs: Path, inside: list[str], capfd):
+    """Eight runs of seven commits."""
+    few = history(logs, 'torch = "2.10"')
+    assert main(few) == 0
+    assert main([*few, "--fail-on", "regression"]) == 3
+    out = capfd.readouterr().out
+    assert out.startswith("TOO FEW COMMITS: step_time_ms of 8 runs along commits")
+    assert "too few commits to tell a change from noise (7): it takes 12" in out
+
+
+@pytest.mark.slow
+def test_a_shallow_clone_is_named_and_does_not_pass_the_gate(
+    repository: tuple[Path, list[str]],
+    logs: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd,
+):
+    """What CI fetches where nothing is said: the newest commit alone."""
+    git(tmp_path, "clone", "--quiet", "--depth", "1", repository[0].as_uri(), "clone")
+    monkeypatch.chdir(tmp_path / "clone")
+    found = read(logs, capfd)
+    assert len(found["runs"]) == 2
+    (note,) = [note for note in found["notes"] if "shallow clone" in note]
+    assert "15 runs" in note and "fetch-depth: 0" in note
+    assert main(history(logs, "--fail-on", "regression")) == 3
+
+
+def test_a_clone_with_all_commits_is_not_called_shallow(logs: Path, inside: list[str], capfd):
+    """A run of another branch is left out there as well."""
+    assert not any("shallow" in note for note in read(logs, capfd)["notes"])
+
+
+@pytest.mark.slow
+def test_runs_on_any_host_say_that_the_host_changed(tmp_path: Path, inside: list[str], capfd):
+    for number in range(12):
+        is_new = number >= 6
+        write_traced(
+            tmp_path,
+            f"r{number:02}",
+            inside[number],
+            started_s=float(number),
+            host="new" if is_new else "old",
+            forward_ms=14.0 if is_new else 10.0,
+            seed=number,
+        )
+    assert "host" in read(tmp_path, capfd)["held_equal"]
+    (change,) = read(tmp_path, capfd, "--any-host")["changes"]
+    assert change["also_different"] == [{"name": "host", "before": "old", "after": "new"}]
+
+
+@pytest.mark.slow
+def test_two_versions_that_alternated_in_time_are_judged_by_their_runs(
+    tmp_path: Path, inside: list[str], capfd
+):
+    """As traceml bench runs them: A B B A A B …; a block of each would be two witnesses."""
+    for number in range(12):
+        is_new = number % 4 in (1, 2)
+        write_traced(
+            tmp_path,
+            f"r{number:02}",
+            inside[int(is_new)],
+            started_s=float(number),
+            forward_ms=14.0 if is_new else 10.0,
+            seed=number,
+        )
+    found = read(tmp_path, capfd)
+    assert (found["unit"], found["units"]) == ("run", 12)
+    (change,) = found["changes"]
+    assert change["first_commit"] == inside[1]
+
+
 def test_text_and_markdown_say_what_the_json_says(logs: Path, inside: list[str], capfd):
     main(history(logs))
     text = capfd.readouterr().out
     assert text.splitlines()[0] == "1 CHANGE: step_time_ms of 16 runs along commits"
     assert f"first commit after it: {inside[SLOWER_FROM][:10]} a change" in text
-    assert f"2 commits without a run: {inside[4][:10]}, {inside[5][:10]}" in text
+    assert f"2 commits without a run: {inside[7][:10]}, {inside[8][:10]}" in text
     assert "also different: torch 2.10 -> 2.11" in text
     main(history(logs, "--format", "markdown"))
     head, _, *rest = capfd.readouterr().out.splitlines()
@@ -199,7 +273,7 @@ def test_earlier_predictions_are_scored_and_stand_beside_new_ones(
     assert predicted["score"]["median_saved_share"] == score["saved_share"]
     main(history(tmp_path))
     text = capfd.readouterr().out
-    assert text.startswith("TOO FEW RUNS")
+    assert text.startswith("TOO FEW COMMITS")
     assert "INPUT_BOUND: 76.0 ms" in text and "% of the saving (v0-1 -> v1-0" in text
     assert "an earlier fix saved" in text
     newest = read_summary(tmp_path / "v2-1" / "final_summary.json")

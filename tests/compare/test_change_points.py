@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from traceml.compare.change_points import LEVEL, MIN_RUNS, find_changes, levels
+from traceml.compare.change_points import LEVEL, MIN_RUNS, find_changes, levels, unit_starts
 
 SERIES = 300
 
@@ -56,6 +56,44 @@ def test_runs_of_a_commit_that_share_the_state_of_the_machine_are_no_change():
     assert alarms <= SERIES * LEVEL + 7
 
 
+@pytest.mark.parametrize("commits", [2, 3, 6, 11])
+def test_few_commits_whose_runs_share_the_state_of_the_machine_are_no_change(commits: int):
+    """Six runs per commit, one session after the other; between sessions the machine differs."""
+    random = np.random.default_rng(4)
+    codes = np.repeat(np.arange(commits), 6)
+    for _ in range(20):
+        logs = 0.02 * random.standard_normal(commits)[codes]
+        values = np.exp(logs + 0.005 * random.standard_normal(len(codes))).tolist()
+        started = list(map(float, range(len(codes))))
+        assert find_changes(values, codes.tolist(), started=started) == []
+
+
+@pytest.mark.parametrize(
+    ("in_time", "units"),
+    [("ABBAABBAABBA", 12), ("AAABBB" * 2, 2), ("A" * 6 + "B" * 6, 2), ("ABCABCABCABC", 3)],
+    ids=["in turn, as bench does", "three in a row", "a session each", "three versions"],
+)
+def test_runs_are_units_where_two_versions_alternated_in_time(in_time: str, units: int):
+    order = sorted(range(12), key=lambda moment: in_time[moment])
+    codes = [ord(in_time[moment]) for moment in order]
+    assert len(unit_starts(codes, list(map(float, order)))) == units
+    assert len(unit_starts(codes)) == len(set(in_time))
+
+
+def test_autocorrelated_series_have_a_change_no_more_often_than_the_level_says():
+    """AR(1) with 0.3, as of a machine whose state lasts longer than a run; the permutation of the
+    runs themselves finds a change in a tenth of these."""
+    random = np.random.default_rng(5)
+    alarms = 0
+    for _ in range(SERIES):
+        fresh = random.standard_normal(int(random.integers(MIN_RUNS, 100)))
+        logs = fresh.copy()
+        for n in range(1, len(logs)):
+            logs[n] = 0.3 * logs[n - 1] + fresh[n]
+        alarms += bool(places(np.exp(3 + 0.01 * logs).tolist()))
+    assert alarms <= SERIES * LEVEL + 7
+
+
 def test_a_change_between_commits_of_several_runs_is_at_the_first_run_of_one():
     values = series((18, 20.0), (18, 21.0), noise_share=0.005)
     codes = [n // 3 for n in range(36)]
@@ -87,6 +125,36 @@ def test_steps_up_are_all_found():
     assert [round(level.mean) for level in found] == [20, 22, 25]
 
 
+@pytest.mark.parametrize(
+    "means",
+    [
+        [100 * 1.05**n for n in range(6)],
+        [100 * 1.05**n for n in range(30)],
+        [100, 110] * 4,
+        [100, 110] * 10,
+    ],
+    ids=["6 stairs", "30 stairs", "8 in turn", "20 in turn"],
+)
+def test_all_of_many_changes_are_found(means: list[float]):
+    values = series(*((6, mean) for mean in means), noise_share=0.005)
+    assert places(values) == list(range(6, len(values), 6))
+
+
+def test_the_newest_change_is_found_with_three_runs_after_many_others():
+    """It is judged by the noise of all runs, not by that of its own piece."""
+    better = [(10, 100 * 0.95**n) for n in range(7)]
+    found = 0
+    for seed in range(10):
+        values = series(*better, (3, better[-1][1] * 1.05), noise_share=0.01, seed=seed)
+        found += 70 in places(values)
+    assert found >= 8
+
+
+def test_levels_without_noise_are_found():
+    """The peak of memory, say: equal to the byte in most runs."""
+    assert places([100.0] * 20 + [110.0] * 9 + [105.0] * 11) == [20, 29]
+
+
 def test_one_slow_run_is_no_change():
     values = series((30, 20.0), noise_share=0.01)
     values[12] = 60.0
@@ -94,10 +162,14 @@ def test_one_slow_run_is_no_change():
 
 
 def test_runs_of_the_same_code_are_not_divided():
-    """The level changes within the runs of the second commit; the code cannot be why."""
-    values = series((8, 20.0), (16, 30.0), noise_share=0.01)
-    codes = [0] * 4 + [1] * 8 + [2] * 12
-    assert set(places(values, codes)) <= {4, 12}
+    """The level changes within the runs of the first version; the code cannot be why."""
+    values = series((8, 20.0), (4, 21.0), (12, 30.0), noise_share=0.01)
+    assert places(values) == [8, 12]
+    codes = [0] * 12 + [1] * 12
+    started = [float(2 * (n % 12) + codes[n]) for n in range(24)]
+    assert len(unit_starts(codes, started)) == 24
+    found = find_changes(values, codes, started=started)
+    assert [change.place for change in found] == [12]
 
 
 def test_a_clear_change_below_the_smallest_that_counts_is_none():

@@ -65,6 +65,8 @@ def make_history(**more: Any) -> RunHistory:
         metric="step_time_ms",
         higher_is_better=False,
         order="commit",
+        unit="run",
+        units=len(runs),
         held_equal={"command": "python train.py", "host": "node", "nodes": None},
         runs=runs,
         levels=levels,
@@ -132,11 +134,17 @@ def test_values_are_in_the_unit_of_their_axis():
     [(0, "NO DATA", "No run that ended well, of 20 runs"), (1, "TOO FEW RUNS", "of 1 run")],
 )
 def test_no_run_and_one_run_say_what_is_missing(runs: int, status: str, words: str):
-    page = make_page(runs=make_history().runs[:runs], levels=(), changes=())
+    page = make_page(runs=make_history().runs[:runs], units=runs, levels=(), changes=())
     assert (page.verdict.status, page.verdict.severity) == (status, "muted")
     assert words in page.verdict.why
     assert page.verdict.next is not None
     assert len(page.points) == runs
+
+
+def test_many_runs_of_few_commits_say_how_many_commits_are_missing():
+    page = make_page(unit="commit", units=5, levels=(), changes=())
+    assert (page.verdict.status, page.verdict.severity) == ("TOO FEW COMMITS", "muted")
+    assert page.verdict.next is not None and "7 more commits" in page.verdict.next
 
 
 def test_several_changes_are_counted_in_the_plural():

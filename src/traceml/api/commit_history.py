@@ -35,6 +35,10 @@ class CommitHistory:
             return None
         return cls(folder, {name: -place for place, name in enumerate(commits)}, git)
 
+    def is_shallow(self) -> bool:
+        """Returns whether the clone was made without the older commits."""
+        return self._git.ask("rev-parse", "--is-shallow-repository") == "true"
+
     def knows_any(self, commits: Iterable[str | None]) -> bool:
         """Returns whether one of these commits is among them."""
         return any(commit in self.places for commit in commits if commit is not None)

@@ -21,6 +21,7 @@ from traceml.compare.change_points import (
     StableStretch,
     find_changes,
     levels,
+    unit_starts,
 )
 from traceml.compare.history_record import (
     HistoryChange,
@@ -37,6 +38,7 @@ from traceml.compare.students_t import reach
 from traceml.compare.within_run_error import within_run
 from traceml.model.errors import TraceMLError, UsageError
 from traceml.model.printable import shorten
+from traceml.model.quantities import count
 from traceml.model.run_values import RunValue
 from traceml.store.folder import SUMMARY
 from traceml.store.query_names import DIRECTION, written_key
@@ -48,7 +50,7 @@ MAX_RUNS = 500
 MAX_SCORED_RUNS = 200
 
 _STEP_TIME = f"facts.{DEFAULT_METRIC}"
-_ENVIRONMENT = ("torch", "python", "cuda", "traceml_version")
+_ENVIRONMENT = ("host", "torch", "python", "cuda", "traceml_version")
 """The facts that may change along a history, and may be why it changes."""
 _Code = tuple[RunValue | None, RunValue | None, RunValue | None]
 
@@ -68,24 +70,26 @@ def history_of(found: Runs, logs: Path, request: HistoryRequest, repository: Pat
     notes = list(_order_notes(request, history, repository, series))
     ordered = _in_order(found, series, history)
     omitted = [*gathered.left_out(series), *_unordered(found, series, ordered)]
+    notes += _shallow_notes(history, len(series) - len(ordered))
     ordered = ordered[-MAX_RUNS:]
     summaries = _Summaries(logs)
     versions = list(_versions(summaries, found, gathered.relatives(series)))
     scores = score_predictions(versions)
     values = [gathered.values[row] for row in ordered]
     codes = _codes(found, ordered) if history else list(range(len(ordered)))
-    changes = find_changes(values, codes, request.min_change)
-    if 0 < len(values) < MIN_RUNS:
-        notes.append(
-            f"too few runs to tell a change from noise ({len(values)}): it takes {MIN_RUNS}; "
-            "traceml compare --a … --b … judges two groups of three"
-        )
+    started = [_moment(found, row) for row in ordered]
+    changes = find_changes(values, codes, request.min_change, started)
+    units = len(unit_starts(codes, started))
+    unit = "commit" if history and units == len(set(codes)) else "run"
+    notes += _number_notes(unit, units)
     higher = _direction(found, key)
     records = _HistoryRecords(found, summaries, history, ordered)
     return RunHistory(
         metric=written_key(key),
         higher_is_better=higher,
         order="commit" if history else "time",
+        unit=unit,
+        units=units,
         held_equal=gathered.held_equal(series),
         runs=tuple(
             records.run(row, value, has_interval=key == _STEP_TIME)
@@ -157,16 +161,35 @@ def _order_notes(
         )
 
 
+def _shallow_notes(history: CommitHistory | None, unordered: int) -> Iterator[str]:
+    if history is not None and unordered and history.is_shallow():
+        yield (
+            f"this repository is a shallow clone: {count(unordered, 'run')} may be left out only "
+            "because older commits are not in it; fetch the whole history (git fetch --unshallow; "
+            "in CI: fetch-depth: 0)"
+        )
+
+
+def _number_notes(unit: str, units: int) -> Iterator[str]:
+    if not 0 < units < MIN_RUNS:
+        return
+    if unit == "commit":
+        yield (
+            f"too few commits to tell a change from noise ({units}): it takes {MIN_RUNS}, because "
+            "runs of one commit share the state of the machine; traceml bench compares two commits "
+            "in turn"
+        )
+    else:
+        yield (
+            f"too few runs to tell a change from noise ({units}): it takes {MIN_RUNS}; "
+            "traceml compare --a … --b … judges two groups of three"
+        )
+
+
 def _in_order(found: Runs, series: Sequence[int], history: CommitHistory | None) -> list[int]:
     """Returns the runs of a series, the oldest first: by the order of their commits, or by time. A
     run with a commit that the repository's HEAD does not hold is left out."""
-    started = found.column("facts.started")
-
-    def moment(row: int) -> float:
-        value = started[row]
-        return float(value) if isinstance(value, int | float) else -math.inf
-
-    by_time = sorted(series, key=moment)
+    by_time = sorted(series, key=lambda row: _moment(found, row))
     if history is None:
         return by_time
     commits = found.column("facts.commit")
@@ -181,6 +204,12 @@ def _in_order(found: Runs, series: Sequence[int], history: CommitHistory | None)
         return history.places[str(code[0])], is_changed, first_seen[code]
 
     return sorted(known, key=place_of)
+
+
+def _moment(found: Runs, row: int) -> float:
+    """Returns when a run started; one that does not say so is the oldest."""
+    value = found.column("facts.started")[row]
+    return float(value) if isinstance(value, int | float) else -math.inf
 
 
 def _code(found: Runs, row: int) -> _Code:

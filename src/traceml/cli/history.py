@@ -33,7 +33,8 @@ FILTER is that of traceml runs. Runs of the same command, parameters and machine
 seeds and names may differ. Of several series the longest is shown, and the others are listed.
 
 Exit status: 0; 1 --fail-on regression, and the newest level began with a change to the worse; 2 a
-usage error; 3 no run that ended well has the metric.
+usage error; 3 no run that ended well has the metric, or, with --fail-on, fewer than twelve commits
+(in time: runs) do.
 """
 
 
@@ -61,7 +62,8 @@ def _history(options: argparse.Namespace) -> int:
     else:
         words = history_text if options.format == "text" else history_markdown
         print(words(history), end="")
-    if not history.runs:
+    # A gate that cannot judge must not pass.
+    if not history.runs or (options.fail_on and not history.is_judged):
         return _NOTHING_MEASURED
     return _REGRESSION if options.fail_on and history.is_regression else 0
 

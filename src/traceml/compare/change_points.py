@@ -1,20 +1,20 @@
-"""Where a series of runs changes its level: binary segmentation with a permutation test.
+"""Where a series of runs changes its level: optimal partitions, tested by random series.
 
-The unit is the version of the code with the mean of its runs, because runs that are made one after
-the other often share the machine's state; with few versions it is the run. A segment is divided
-where that explains most of the variance: at one place, or at two with a stretch between them, so
-that a slowdown which was mended later is found as well. The test is whether units in a random order
-would be explained as well by their best division: under "no change" that is exact for any
-distribution of the noise, whose size comes from the runs themselves. Runs of the same code are
-never divided.
+Along commits the unit is the version of the code with the mean of its runs, because runs that are
+made one after the other often share the machine's state; in time it is the run. The series is
+divided at the places with the smallest squared error, where each place costs a penalty. The penalty
+rises until each place explains more than chance does: of series that are made of the residuals in
+random order, with their autocorrelation, few have a stretch that stands out as much. The residuals
+are those of the whole series, so that a level of three units is judged by the noise of all of them.
+Runs of the same code are never divided.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import groupby, pairwise
 from statistics import fmean
 
 import numpy as np
@@ -25,7 +25,14 @@ from traceml.compare.students_t import CONFIDENCE, reach, together
 
 LEVEL = 0.01
 """Series without any change in which one is found; many series are looked at again and again."""
-PERMUTATIONS = 1999
+PERMUTATIONS = 1000
+AUTOCORRELATION = 0.2
+"""What is assumed at the least between neighbours: a machine's state may last longer than a run,
+and a dozen runs cannot show whether it did."""
+MAX_AUTOCORRELATION = 0.9
+PENALTY = 3.0
+"""Of a place in the first partition, in variances of the noise and logarithms of the length. With
+less than the test asks for, it keeps all changes; with far less it would fit the noise."""
 MIN_RUNS = 12
 """The smallest number of units that is judged. With fewer, hardly any order is unlikely enough by
 chance: of the orders of five and five, 2 of 252 keep them apart; of six and six, 2 of 924."""
@@ -36,7 +43,13 @@ MIN_CHANGE = 0.01
 """As a share: a smaller change is not worth a search, however sure it is."""
 
 _Numbers = npt.NDArray[np.float64]
+_Places = npt.NDArray[np.int64]
 _SEED = 2026  # the same runs have the same answer
+_BATCH = 100
+_ONE_SIGMA = 0.6827
+"""Of normal values, those that are nearer to their mean than their standard deviation."""
+_MAX_TURN = 2
+"""Runs of a version in a row where two versions alternate: `traceml bench` runs A B B A A B."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,18 +80,23 @@ class ChangePoint:
     """After by before, with its 95 % interval; `None` where not all values are positive."""
     ratio_interval: tuple[float, float] | None
     p: float
-    """Of the test that found it: the share of random orders that look at least as divided."""
+    """Of the test that found it: the share of random series in which a stretch stands out as
+    much."""
 
 
 def find_changes(
-    values: Sequence[float], codes: Sequence[int], min_change: float = MIN_CHANGE
+    values: Sequence[float],
+    codes: Sequence[int],
+    min_change: float = MIN_CHANGE,
+    started: Sequence[float] | None = None,
 ) -> list[ChangePoint]:
     """Returns the changes of a series in their order.
 
     `codes` numbers the version of the code of each run; neighbours of the same number are never
     divided. `min_change` is the smallest change that counts, as a share of the level before.
+    `started` is when each run did, which shows whether two versions alternated.
     """
-    starts = _units(codes)
+    starts = unit_starts(codes, started)
     if len(starts) == len(values):
         return _find_changes(values, codes, min_change)
     means = [level.mean for level in _stretches(values, [*starts, len(values)])]
@@ -94,11 +112,19 @@ def find_changes(
     ]
 
 
-def _units(codes: Sequence[int]) -> list[int]:
-    """Returns where each unit of the series begins: each version of the code where these are
-    enough, else each run."""
+def unit_starts(codes: Sequence[int], started: Sequence[float] | None = None) -> list[int]:
+    """Returns where each unit of the series begins: each version of the code, or each run where two
+    versions alternated."""
     starts = [n for n, code in enumerate(codes) if n == 0 or code != codes[n - 1]]
-    return starts if len(starts) >= MIN_RUNS else list(range(len(codes)))
+    if len(starts) == 2 and started is not None and _alternate(codes, started):
+        return list(range(len(codes)))
+    return starts
+
+
+def _alternate(codes: Sequence[int], started: Sequence[float]) -> bool:
+    """Returns whether versions took turns, so that each met every state of the machine."""
+    in_time = [codes[n] for n in sorted(range(len(codes)), key=started.__getitem__)]
+    return all(len(list(turn)) <= _MAX_TURN for _, turn in groupby(in_time))
 
 
 def _find_changes(
@@ -111,7 +137,7 @@ def _find_changes(
     allowed = np.array(
         [0, *(n for n in range(1, len(values)) if codes[n] != codes[n - 1]), len(values)]
     )
-    found = dict(_divide(scaled, allowed, 0, len(values), np.random.default_rng(_SEED), LEVEL))
+    found = _significant_cuts(scaled, allowed)
     places = sorted(found)
     while places:
         changes = [
@@ -148,104 +174,146 @@ def _neighbours(places: Sequence[int], length: int) -> Iterator[tuple[int, int, 
         yield ends[n - 1], place, ends[n + 1]
 
 
-def _divide(
-    scaled: _Numbers,
-    allowed: npt.NDArray[np.int64],
-    first: int,
-    end: int,
-    random: np.random.Generator,
-    level: float,
-) -> Iterator[tuple[int, float]]:
-    """Yields the places at which a part of the series is divided, each with its p-value.
+def _significant_cuts(scaled: _Numbers, allowed: _Places) -> dict[int, float]:
+    """Returns the places at which the series is divided, each with its p-value.
 
-    Each way to divide it has half of the level. The pieces of a part share its level, so that more
-    changes are no more often wrong.
+    Each place of a partition with the smallest squared error explains at least the penalty. Where
+    the one that explains least is not significant, the penalty rises to what it explains, and the
+    best partition has fewer places.
     """
-    inside = allowed[(allowed >= first) & (allowed <= end)] - first
-    cuts = np.unique(np.concatenate(([0], inside, [end - first])))
-    part = scaled[first:end]
-    if np.ptp(part) == 0:
-        return
-    centred = part - part.mean()
-    for arcs in (_Arcs.from_the_beginning(cuts), _Arcs.inside(cuts)):
-        explained, (left, right) = arcs.best(centred)
-        p = _permutation_p(centred, arcs, explained, random, level / 2)
-        if p <= level / 2:
-            break
-    else:
-        return
-    places = [place for place in (left, right) if 0 < place < end - first]
-    for place in places:
-        yield first + place, p
-    ends = [0, *places, end - first]
-    for begin, stop in pairwise(ends):
-        share = level / (len(ends) - 1)
-        yield from _divide(scaled, allowed, first + begin, first + stop, random, share)
+    centred = scaled - scaled.mean()
+    penalty = PENALTY * math.log(len(centred)) * _noise_variance(centred)
+    random = np.random.default_rng(_SEED)
+    while places := _best_partition(centred, allowed, penalty):
+        explained = {
+            around[1]: _explained(centred, around) for around in _neighbours(places, len(centred))
+        }
+        p_values = _p_values(centred, allowed, explained, random)
+        if p_values is not None:
+            return p_values
+        # The least of them may be the penalty itself, but for rounding.
+        penalty = max(penalty, min(explained.values())) * (1 + 1e-9)
+    return {}
 
 
-@dataclass(frozen=True, slots=True)
-class _Arcs:
-    """All pairs of places between which a part of the series may have a level of its own."""
-
-    left: npt.NDArray[np.int64]
-    right: npt.NDArray[np.int64]
-    weight: _Numbers
-    """What the squared sum over the arc of a series around zero is multiplied by to get the
-    variance that the division explains."""
-
-    @classmethod
-    def from_the_beginning(cls, places: npt.NDArray[np.int64]) -> _Arcs:
-        """Returns the arcs that begin the part: one place divides it."""
-        return cls._of(places[:1].repeat(len(places)), places, int(places[-1]))
-
-    @classmethod
-    def inside(cls, places: npt.NDArray[np.int64]) -> _Arcs:
-        """Returns the arcs that leave something on both sides: two places divide it."""
-        first, second = np.triu_indices(len(places) - 2, k=1)
-        return cls._of(places[1:-1][first], places[1:-1][second], int(places[-1]))
-
-    @classmethod
-    def _of(cls, left: npt.NDArray[np.int64], right: npt.NDArray[np.int64], length: int) -> _Arcs:
-        """Returns those of the arcs that leave enough units in every piece."""
-        inside = right - left
-        is_free = (
-            (inside >= MIN_SEGMENT_RUNS)
-            & ((left == 0) | (left >= MIN_SEGMENT_RUNS))
-            & (length - right >= MIN_SEGMENT_RUNS)
-        )
-        left, right, inside = left[is_free], right[is_free], inside[is_free]
-        return cls(left, right, length / (inside * (length - inside)))
-
-    def best(self, centred: _Numbers) -> tuple[float, tuple[int, int]]:
-        """Returns how much variance the best division explains, and its two places."""
-        if not len(self.left):
-            return 0.0, (0, 0)
-        sums = np.concatenate(([0.0], np.cumsum(centred)))
-        explained = (sums[self.right] - sums[self.left]) ** 2 * self.weight
-        at = int(np.argmax(explained))
-        return float(explained[at]), (int(self.left[at]), int(self.right[at]))
+def _noise_variance(centred: _Numbers) -> float:
+    """Returns about how much the runs vary, from the differences of neighbours: a change of the
+    level is in one of them only."""
+    steps = np.abs(np.diff(centred))
+    spread = float(np.quantile(steps, _ONE_SIGMA))
+    # Values such as a peak of memory are the same in most runs.
+    return (spread**2 if spread > 0 else float(np.mean(steps**2))) / 2
 
 
-def _permutation_p(
-    centred: _Numbers, arcs: _Arcs, explained: float, random: np.random.Generator, level: float
-) -> float:
-    """Returns the share of random orders that are explained as well; it stops once that is clearly
-    more than the level."""
-    if not explained:
-        return 1.0
-    at_least, enough = 0, math.ceil(level * (PERMUTATIONS + 1))
-    for tried in range(1, PERMUTATIONS + 1):
-        best, _ = arcs.best(random.permutation(centred))
-        at_least += best >= explained * (1 - 1e-9)
-        if at_least >= enough:
-            return (at_least + 1) / (tried + 1)
-    return (at_least + 1) / (PERMUTATIONS + 1)
+def _best_partition(centred: _Numbers, allowed: _Places, penalty: float) -> list[int]:
+    """Returns the places that divide a series with the smallest squared error around the means of
+    the pieces, where each place costs the penalty (optimal partitioning, Jackson et al. 2005)."""
+    sums = _sums(centred)[allowed]
+    costs = np.full(len(allowed), np.inf)
+    costs[0] = 0.0
+    last_place = np.zeros(len(allowed), dtype=np.int64)
+    for n in range(1, len(allowed)):
+        lengths = allowed[n] - allowed[:n]
+        # The squared error is the sum of squares, which is the same for all, less this.
+        error = -((sums[n] - sums[:n]) ** 2) / lengths
+        total = np.where(lengths >= MIN_SEGMENT_RUNS, costs[:n] + error + penalty, np.inf)
+        last_place[n] = np.argmin(total)
+        costs[n] = total[last_place[n]]
+    places = []
+    n = last_place[-1]
+    while n > 0:
+        places.append(int(allowed[n]))
+        n = last_place[n]
+    return places[::-1]
+
+
+def _explained(centred: _Numbers, around: tuple[int, int, int]) -> float:
+    """Returns by how much a place between two pieces lowers the squared error."""
+    first, place, end = around
+    difference = centred[first:place].mean() - centred[place:end].mean()
+    return float(difference**2 * (place - first) * (end - place) / (end - first))
+
+
+def _p_values(
+    centred: _Numbers, allowed: _Places, explained: Mapping[int, float], random: np.random.Generator
+) -> dict[int, float] | None:
+    """Returns for each place the share of random series in which a stretch stands out as much;
+    `None` once that is more than the level for the place that explains least."""
+    rest = _residuals(centred, list(explained))
+    autocorrelation = _autocorrelation(rest, len(explained) + 1)
+    gains = np.array(list(explained.values()))
+    wanted = gains / (float(rest @ rest) + gains) * (1 - 1e-9)
+    at_least = np.zeros(len(wanted))
+    for _ in range(PERMUTATIONS // _BATCH):
+        series = random.permuted(np.tile(rest, (_BATCH, 1)), axis=1)
+        best = _best_stretch(_autocorrelated(series, autocorrelation), allowed)
+        at_least += np.count_nonzero(best[:, None] >= wanted, axis=0)
+        p_values = (at_least + 1) / (PERMUTATIONS + 1)
+        if p_values.max() > LEVEL:
+            return None
+    return dict(zip(explained, p_values.tolist(), strict=True))
+
+
+def _residuals(centred: _Numbers, places: Sequence[int]) -> _Numbers:
+    """Returns the differences from the means of the pieces, made as large as the noise: the means
+    are nearer to their runs than the true levels are."""
+    pieces = [centred[first:end] for first, end in pairwise([0, *places, len(centred)])]
+    rest = np.concatenate([piece - piece.mean() for piece in pieces])
+    return rest * math.sqrt((len(rest) - 1) / (len(rest) - len(pieces)))
+
+
+def _autocorrelation(rest: _Numbers, pieces: int) -> float:
+    """Returns the autocorrelation of neighbouring residuals, and no less than is assumed."""
+    squares = float(rest @ rest)
+    if not squares:
+        return AUTOCORRELATION
+    # That of residuals around a mean is too small, by about one over their number.
+    found = float(rest[1:] @ rest[:-1]) / squares + pieces / len(rest)
+    return min(MAX_AUTOCORRELATION, max(AUTOCORRELATION, found))
+
+
+def _autocorrelated(series: _Numbers, autocorrelation: float) -> _Numbers:
+    """Returns autocorrelated series (AR(1)) of the variance of these, which are independent."""
+    fresh = math.sqrt(1 - autocorrelation**2)
+    made: _Numbers = series.copy()
+    for n in range(1, made.shape[1]):
+        made[:, n] = autocorrelation * made[:, n - 1] + fresh * series[:, n]
+    return made
+
+
+def _best_stretch(series: _Numbers, allowed: _Places) -> _Numbers:
+    """Returns for each series the largest share of its variance that a single stretch with a level
+    of its own explains, at the beginning, at the end or inside."""
+    centred = series - series.mean(axis=1, keepdims=True)
+    sums = _sums(centred)[:, allowed]
+    length = series.shape[1]
+    best = np.zeros(len(series))
+    for n, left in enumerate(allowed[:-1]):
+        inside = allowed[n + 1 :] - left
+        after = length - allowed[n + 1 :]
+        # A stretch up to the end divides at one place, as one from the beginning does.
+        is_free = (inside >= MIN_SEGMENT_RUNS) & ((after >= MIN_SEGMENT_RUNS) | (after == 0))
+        is_free &= inside < length
+        if 0 < left < MIN_SEGMENT_RUNS or not is_free.any():
+            continue
+        weight = np.where(is_free, length / (inside * np.maximum(length - inside, 1)), 0.0)
+        explained = (sums[:, n + 1 :] - sums[:, n, None]) ** 2 * weight
+        np.maximum(best, explained.max(axis=1), out=best)
+    squares: _Numbers = np.maximum((centred**2).sum(axis=1), np.finfo(np.float64).tiny)
+    share: _Numbers = best / squares
+    return share
+
+
+def _sums(series: _Numbers) -> _Numbers:
+    """Returns the sums of the first values of a series, of each number of them from 0."""
+    start = np.zeros((*series.shape[:-1], 1))
+    return np.concatenate([start, np.cumsum(series, axis=-1)], axis=-1)
 
 
 def _change(
     values: Sequence[float],
     scaled: _Numbers,
-    allowed: npt.NDArray[np.int64],
+    allowed: _Places,
     around: tuple[int, int, int],
     p: float,
     is_ratio: bool,
@@ -283,7 +351,7 @@ def _is_clear(change: ChangePoint, min_change: float) -> bool:
 
 
 def _place_interval(
-    scaled: _Numbers, allowed: npt.NDArray[np.int64], around: tuple[int, int, int]
+    scaled: _Numbers, allowed: _Places, around: tuple[int, int, int]
 ) -> tuple[int, int]:
     """Returns between which places 95 % of the changes of resampled runs are found.
 

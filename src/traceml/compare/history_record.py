@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from traceml.compare.change_points import MIN_RUNS
 from traceml.model.run_values import RunValue
 from traceml.summaries.record import KindScore
 
@@ -63,7 +64,7 @@ class HistoryChange(Struct, frozen=True, kw_only=True):
     latest_run: str
     """The 95 % interval of the first run after the change."""
     before: float
-    """The mean of the level before; along many commits over the means of their runs."""
+    """The mean of the level before; along commits over the means of their runs."""
     after: float
     difference: float
     difference_interval: tuple[float, float]
@@ -132,6 +133,11 @@ class RunHistory(Struct, frozen=True, kw_only=True):
     higher_is_better: bool | None = None
     order: str
     """`commit` or `time`."""
+    unit: str
+    """What the test takes as one value: `commit` (a version of the code, with the mean of its runs)
+    or `run`."""
+    units: int
+    """How many of these the series has; below twelve, nothing is judged."""
     held_equal: dict[str, RunValue | None] = {}
     """What all runs of the series have in common."""
     runs: tuple[HistoryRun, ...] = ()
@@ -142,6 +148,11 @@ class RunHistory(Struct, frozen=True, kw_only=True):
     scores: tuple[PredictionScore, ...] = ()
     predictions: tuple[OpenPrediction, ...] = ()
     notes: tuple[str, ...] = ()
+
+    @property
+    def is_judged(self) -> bool:
+        """Whether there is enough to tell a change from noise."""
+        return self.units >= MIN_RUNS
 
     @property
     def is_regression(self) -> bool:

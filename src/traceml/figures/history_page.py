@@ -126,14 +126,15 @@ def _verdict(history: RunHistory, run_count: int) -> Verdict:
         why = f"No run that ended well, of {count(run_count, 'run')}, has {metric}."
         steps = "Run your training under traceml run, or choose another metric or filter."
         return Verdict("muted", status, why, next=steps)
-    if runs < MIN_RUNS:
+    if not history.is_judged:
         why = f"{metric} of {count(runs, 'run')} {where}."
-        more = count(MIN_RUNS - runs, "more run")
+        more = count(MIN_RUNS - history.units, f"more {history.unit}")
+        of = "of" if history.unit == "run" else "with runs of"
         return Verdict(
             "muted",
             status,
             why,
-            next=f"It takes {more} of this command to tell a change from noise.",
+            next=f"It takes {more} {of} this command to tell a change from noise.",
         )
     if not history.changes:
         return Verdict("good", status, f"{metric} of {runs} runs {where} has one level.")

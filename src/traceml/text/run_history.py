@@ -5,7 +5,6 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator, Mapping
 
-from traceml.compare.change_points import MIN_RUNS
 from traceml.compare.history_record import (
     HistoryChange,
     HistoryLevel,
@@ -65,8 +64,8 @@ def verdict_words(history: RunHistory) -> str:
     """Returns what was found in two or three words."""
     if not history.runs:
         return "NO DATA"
-    if len(history.runs) < MIN_RUNS:
-        return "TOO FEW RUNS"
+    if not history.is_judged:
+        return f"TOO FEW {history.unit.upper()}S"
     changes = len(history.changes)
     return f"{changes} CHANGE{'S' if changes > 1 else ''}" if changes else "NO CHANGE FOUND"
 
