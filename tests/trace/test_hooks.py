@@ -89,6 +89,27 @@ def test_removing_the_tracer_restores_every_patched_attribute(tmp_path):
     assert patched_places() == before
 
 
+@pytest.mark.parametrize("ends_by", ["the limit of steps", "a failure"])
+def test_tracing_that_ends_within_a_step_leaves_the_hooks_of_others_alone(
+    tmp_path, monkeypatch, ends_by
+):
+    session = current.start(tmp_path, None, 2 if ends_by == "the limit of steps" else None)
+    hooks.install(session)
+    if ends_by == "a failure":
+        monkeypatch.setattr(session, "after_step", lambda: session.disable("it fails"))
+    called = []
+    theirs = [
+        torch_optimizer.register_optimizer_step_pre_hook(lambda *_: called.append("before")),
+        torch_optimizer.register_optimizer_step_post_hook(lambda *_: called.append("after")),
+    ]
+    model = nn.Linear(4, 1)
+    train(model, torch.optim.SGD(model.parameters(), lr=0.1), make_loader())
+    for handle in theirs:
+        handle.remove()
+    current.end()
+    assert called == ["before", "after"] * 8
+
+
 @pytest.mark.slow
 def test_a_loaders_iterator_keeps_its_type_its_length_and_its_eager_workers(traced):
     single = make_loader()

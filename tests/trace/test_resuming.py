@@ -1,5 +1,7 @@
 """What a process loads before its first step tells from which step it goes on."""
 
+import importlib
+
 import pytest
 import torch
 from torch import nn
@@ -107,3 +109,46 @@ def test_the_launchers_count_of_restarts_is_told(traced_in, tmp_path, monkeypatc
     traced = traced_in(tmp_path)
     trained(torch.optim.SGD, 1)
     assert resumption(traced).restart == 2
+
+
+def resume_by_torchs_checkpoint(model, optimizer, given=None):
+    """Resume as torch's tutorials do: take the state, have it loaded into, and set it."""
+    state = importlib.import_module("torch.distributed.checkpoint.state_dict")
+    of_model, of_optimizer = state.get_state_dict(model, optimizer)
+    for name, value in (given or {}).items():
+        of_optimizer["state"][name]["step"].copy_(value)
+    state.set_state_dict(model, optimizer, model_state_dict=of_model, optim_state_dict=of_optimizer)
+
+
+@pytest.mark.parametrize("hooks_in", ["C", "Python"], indirect=True)
+def test_a_state_that_torch_makes_to_load_into_is_no_step_of_the_training(traced_in, tmp_path):
+    traced = traced_in(tmp_path)
+    model = nn.Linear(3, 3)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    steps = torch.tensor(500.0)
+    resume_by_torchs_checkpoint(model, optimizer, {"weight": steps, "bias": steps})
+    train(model, optimizer, 4)
+    assert len(traced.complete()) == 4
+    found = logged.resumption(traced.messages())
+    assert found.has_loaded
+    assert found.step == 500
+
+
+def test_a_second_optimizer_is_told_apart_from_its_first_state_too(traced):
+    first, second = nn.Linear(3, 3), nn.Linear(3, 3)
+    kept = torch.optim.AdamW(first.parameters(), lr=0.1)
+    train(first, kept, 2)
+    other = torch.optim.AdamW(second.parameters(), lr=0.1)
+    resume_by_torchs_checkpoint(second, other)
+    train(first, kept, 3)
+    assert len(traced.complete()) == 5
+
+
+def test_what_torchs_checkpoint_loads_in_place_is_seen(traced_in, tmp_path):
+    checkpoint = importlib.import_module("torch.distributed.checkpoint")
+    model = nn.Linear(3, 3)
+    checkpoint.save({"model": model.state_dict()}, checkpoint_id=tmp_path / "saved")
+    traced = traced_in(tmp_path)
+    checkpoint.load({"model": model.state_dict()}, checkpoint_id=tmp_path / "saved")
+    train(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    assert resumption(traced).has_loaded

@@ -9,13 +9,16 @@ from __future__ import annotations
 import functools
 import gc
 import os
+import sys
 import weakref
 from collections.abc import Callable
 from threading import get_ident
+from types import CodeType, FrameType
 from typing import Any
 
 import torch
 from torch.optim import optimizer as torch_optimizer
+from torch.utils.hooks import RemovableHandle
 
 from traceml.model.environment import DEEP, KINETO, MAX_KINETO_STEPS, PROFILE
 from traceml.steps.events import (
@@ -51,7 +54,7 @@ from traceml.trace.optimizer_search import OptimizerSearch
 from traceml.trace.parallel_place import PlaceReader
 from traceml.trace.profiler_turns import ProfilerTurns
 from traceml.trace.recorder import Recorder
-from traceml.trace.resuming import LoadedState
+from traceml.trace.resuming import LoadedState, is_initialising_state
 from traceml.trace.script_objects import Arrivals
 from traceml.trace.script_params import ScriptParams
 from traceml.trace.session import Session
@@ -244,21 +247,45 @@ def _close_backward(session: Session) -> None:
 # Optimizers
 
 
+class _FirstSteps:
+    """Meets each optimizer in its first step of the training."""
+
+    def __init__(self, session: Session, meet: Callable[[Any], None]) -> None:
+        self._recorder, self._numbers = session.recorder, session.optimizers
+        self._meet = meet
+        self._met: set[int] = set()
+        self._of_torch: set[int] = set()
+
+    def begin(self, optimizer: Any) -> bool:
+        """Notes whose step begins; returns whether it is one of the training's."""
+        recorder, number = self._recorder, self._numbers.of(optimizer)
+        self._of_torch.discard(number)
+        if number not in self._met and is_initialising_state():
+            self._of_torch.add(number)
+            return False
+        recorder.optimizer, recorder.optimizer_number = weakref.ref(optimizer), number
+        if number not in self._met or not recorder.identified:  # the latter: after a fork
+            self._meet(optimizer)
+            self._met.add(number)
+            recorder.optimizers = 1 if recorder.is_explicit else len(self._met)
+        return True
+
+    def are_of_torch(self, optimizer: Any) -> bool:
+        """Returns whether torch itself had the optimizer take the step that ends."""
+        return bool(self._of_torch) and self._numbers.find(optimizer) in self._of_torch
+
+
 def _optimizer_events(
     session: Session, meet: Callable[[Any], None], search: OptimizerSearch, graphs: Graphs
 ) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
     """What happens when an optimizer steps, and when it has."""
     recorder, note, numbers = session.recorder, session.recorder.note, session.optimizers
-    met: set[int] = set()
+    first_steps = _FirstSteps(session, meet)
 
     def begin(optimizer: Any) -> None:
-        if recorder.optimizer() is not optimizer or not recorder.identified:
-            number = numbers.of(optimizer)
-            recorder.optimizer, recorder.optimizer_number = weakref.ref(optimizer), number
-            if number not in met or not recorder.identified:  # the latter: after a fork
-                meet(optimizer)
-                met.add(number)
-                recorder.optimizers = 1 if recorder.is_explicit else len(met)
+        is_known = recorder.optimizer() is optimizer and recorder.identified
+        if not is_known and not first_steps.begin(optimizer):
+            return
         if recorder.passes == recorder.usual_passes and not recorder.is_watching:
             recorder.passes = 0  # as nearly always
         elif recorder.passes:
@@ -269,6 +296,8 @@ def _optimizer_events(
             recorder.optimizer_mark = recorder.gpu.latest
 
     def end(optimizer: Any) -> None:
+        if first_steps.are_of_torch(optimizer):
+            return
         recorder.is_in_step = False
         if recorder.passes:  # backward ran in a closure of this step, which is seen
             search.end_step()
@@ -317,8 +346,32 @@ def _watch_optimizers(
         if not is_compiling():
             end(optimizer)
 
-    session.restores.append(torch_optimizer.register_optimizer_step_pre_hook(before).remove)
-    session.restores.append(torch_optimizer.register_optimizer_step_post_hook(after).remove)
+    first = torch_optimizer.register_optimizer_step_pre_hook(before)
+    last = torch_optimizer.register_optimizer_step_post_hook(after)
+    session.restores.append(_remover(session, before.__code__, first))
+    session.restores.append(_remover(session, after.__code__, last))
+
+
+def _remover(session: Session, hook: CodeType, handle: RemovableHandle) -> Callable[[], None]:
+    """Returns what removes a hook; one that is running, and has others behind it, does nothing any
+    more and is removed when the process ends.
+
+    Torch goes through an optimizer's hooks as they stand: taken out from within, one makes it raise
+    before it comes to the next.
+    """
+
+    def remove_at_rest() -> None:
+        hooks = handle.hooks_dict_ref()
+        frame: FrameType | None = sys._getframe()
+        is_last = not hooks or next(reversed(hooks)) == handle.id
+        while frame is not None and not is_last:
+            if frame.f_code is hook:
+                session.running_hooks.append(handle.remove)
+                return
+            frame = frame.f_back
+        handle.remove()
+
+    return remove_at_rest
 
 
 # Communication

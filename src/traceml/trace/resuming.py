@@ -3,15 +3,19 @@
 A restart that resumes from a checkpoint repeats the steps after it. How many those are follows from
 the number of steps that the loaded optimizer had taken, or that the loaded file names. After the
 first step the hooks are taken out.
+
+`torch.distributed.checkpoint` loads into state that is there already, and has the optimizer take a
+step with a learning rate of 0 to make it: that step comes before anything is loaded.
 """
 
 from __future__ import annotations
 
 import functools
 import os
+import sys
 from collections.abc import Callable, Mapping
 from itertools import islice
-from types import FunctionType
+from types import FrameType, FunctionType
 from typing import Any
 
 import torch
@@ -25,6 +29,29 @@ STEP_KEYS = ("global_step", "global_steps", "step", "steps", "iteration", "iter_
 """Under which scripts and frameworks save how many steps they have taken."""
 MAX_STATES = 64
 """Parameters whose state is looked at; all have taken the same number of steps as a rule."""
+MAX_FRAMES = 24
+"""Frames from an optimizer's hook up to the function that had it step: torch's own, and those of
+wrappers such as a learning rate scheduler's."""
+
+
+def is_initialising_state() -> bool:
+    """Whether the optimizer that steps here is made to by `torch.distributed.checkpoint`, for the
+    state that a checkpoint is loaded into.
+
+    Asked in the first step of each optimizer alone: from then on it has state.
+    """
+    module = sys.modules.get("torch.distributed.checkpoint.state_dict")
+    initialise = None if module is None else vars(module).get("_init_optim_state")
+    if not isinstance(initialise, FunctionType):
+        return False
+    frame: FrameType | None = sys._getframe(1)
+    for _ in range(MAX_FRAMES):
+        if frame is None:
+            return False
+        if frame.f_code is initialise.__code__:
+            return True
+        frame = frame.f_back
+    return False
 
 
 class LoadedState:

@@ -59,6 +59,8 @@ class Session:
         self.is_forked = False
         """Whether this process was forked from one that traces, and has not begun anew yet."""
         self.restores: list[Callable[[], None]] = []
+        self.running_hooks: list[Callable[[], None]] = []
+        """What removes those hooks that were running when the others were taken out."""
         self.forgets: list[Callable[[], None]] = []
         """What a forked child calls to begin anew."""
         self.look_for_modules: Callable[[], None] = _nothing
@@ -437,8 +439,10 @@ class Session:
         self.tracing = False
         if self.ring is not None:
             self.ring.mark_recording_ended()
-        while self.restores:
-            self.guard(self.restores.pop(), any_thread=True)()
+        running, self.running_hooks = self.running_hooks, []
+        for restores in (self.restores, running):
+            while restores:
+                self.guard(restores.pop(), any_thread=True)()
 
     def forget_parent(self) -> None:
         """In a forked child: nothing of the parent's is ours; a ring of our own may come.
