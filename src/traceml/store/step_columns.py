@@ -9,7 +9,7 @@ as fast as from records, where each is a record's length away from the next.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -40,17 +40,19 @@ class StepColumns:
     narrow_constants: Mapping[str, np.generic]
     """The value of each other field of `NARROW`."""
 
+    places: Mapping[str, int]
+    """The row of each field of `varying` in the table."""
+
     def __len__(self) -> int:
-        return len(self.table.T)
+        return int(self.table.shape[1])
 
     def __getitem__(self, key: Any) -> Any:
-        if isinstance(key, int | np.integer):
-            return np.array(self[[key]])[0]
         if not isinstance(key, str):
+            if isinstance(key, int | np.integer):
+                return np.array(self[[key]])[0]
             chosen = {name: column[key] for name, column in self.narrow.items()}
-            table = self.table[:, key]
-            return StepColumns(self.varying, table, self.constants, chosen, self.narrow_constants)
-        place = _places(self.varying).get(key)
+            return replace(self, table=self.table[:, key], narrow=chosen)
+        place = self.places.get(key)
         if place is not None:
             return self.table[place]
         if key in self.narrow:
@@ -105,11 +107,12 @@ def columns_of(steps: Steps) -> StepColumns:
     is_varying = (table != table[:, :1]).any(axis=1).tolist()
     kept = [place for place, varies in enumerate(is_varying) if varies]
     values = table[:, 0].tolist() if len(steps) else [record_layout.NOT_MEASURED] * len(WIDE)
+    varying = tuple(WIDE[place] for place in kept)
     table = table[kept]
     for part in (table, *narrow.values()):
         part.setflags(write=False)
     return StepColumns(
-        varying=tuple(WIDE[place] for place in kept),
+        varying=varying,
         table=table,
         constants={
             name: value
@@ -118,6 +121,7 @@ def columns_of(steps: Steps) -> StepColumns:
         },
         narrow=narrow,
         narrow_constants=same,
+        places=_places(varying),
     )
 
 
