@@ -89,7 +89,14 @@ def test_gpu_hours_count_the_gpus_of_each_attempt():
     windows = [START_UP_S + 40 * STEP_S + LAUNCH_S] * 2
     assert found.gpu_hours == pytest.approx((4 * windows[0] + 2 * windows[1]) / 3600)
     assert found.productive_gpu_hours == pytest.approx(6 * 40 * STEP_S / 3600)
-    assert found.share == pytest.approx(found.productive_gpu_hours / found.gpu_hours)
+
+
+def test_the_share_and_all_parts_are_of_the_wall_time_whatever_the_number_of_gpus():
+    run = restarted(Start(400, ranks=4), Start(10, resumed=400, ranks=2, status=0), gpu=True)
+    found = goodput_of(run)
+    assert found.productive_gpu_hours / found.gpu_hours > found.share + 0.02
+    assert found.share == found.share_of(RunPart.STEPS)
+    assert sum(map(found.share_of, RunPart)) == pytest.approx(1.0)
 
 
 def test_a_run_on_the_cpu_has_no_gpu_hours():

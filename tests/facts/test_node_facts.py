@@ -58,6 +58,33 @@ def test_lateness_within_the_clocks_uncertainty_is_not_certain() -> None:
     assert not nodes[2].arrival.is_certain
 
 
+@pytest.mark.parametrize("by_ms", [20.0, 300_000.0], ids=["more than a step waits", "minutes"])
+@pytest.mark.parametrize("nodes", [2, 4])
+def test_a_clock_that_was_set_during_the_run_makes_nobody_late(nodes: int, by_ms: float) -> None:
+    """The others wait 8 ms in a step: nobody comes later than that."""
+    late = gather(delay_node(job(nodes=nodes), 1, by_ms)).nodes
+    assert late[1].arrival is None
+    early = gather(delay_node(job(nodes=nodes), 1, -by_ms)).nodes
+    assert early[1].arrival is None
+
+
+@pytest.mark.parametrize(
+    ("age_s", "uncertainty_s"), [(0.0, 0.0002), (-100.0, 0.0052), (100.0, 0.0052)]
+)
+def test_a_clock_is_less_certain_long_before_and_after_it_was_measured(
+    age_s: float, uncertainty_s: float
+) -> None:
+    run = job()
+    ahead_s = 50.0
+    head, node, *others = run.nodes
+    measured_unix_s = run.ranks[0].rank.unix_ns / 1e9 - age_s
+    clock = {"clock_offset_s": ahead_s, "clock_unix_s": measured_unix_s + ahead_s}
+    node = replace(node, state=replace(node.state, **clock))
+    late = gather(replace(run, nodes=(head, node, *others))).nodes[1].arrival
+    assert late is not None
+    assert late.uncertainty_s == pytest.approx(uncertainty_s, abs=0.0005)
+
+
 def test_a_clock_that_was_not_measured_is_compared_with_no_other() -> None:
     nodes = gather(job(uncertainty_s=None)).nodes
     assert [node.arrival for node in nodes] == [None] * 4

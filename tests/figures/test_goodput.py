@@ -42,6 +42,17 @@ def test_a_plain_run_has_one_bar_that_sums_to_its_wall_time():
     assert [tile.value for tile in part.tiles] == ["12%"]
 
 
+def test_the_share_is_of_the_wall_time_and_beside_it_stands_that_of_the_gpu_hours():
+    run = restarted(Start(400, ranks=4), Start(10, resumed=400, ranks=2, status=0), gpu=True)
+    goodput = summary_of(run).goodput
+    assert goodput is not None and goodput.gpu_hours and goodput.productive_gpu_hours
+    whole, gpus = part_of(run).tiles[:2]
+    assert (whole.value, whole.note) == ("77%", "of the wall time in productive steps")
+    share = goodput.productive_gpu_hours / goodput.gpu_hours
+    assert share > 0.80
+    assert gpus.note == f"{share:.0%} in productive steps"
+
+
 def test_a_restarted_run_shows_its_attempts_where_they_were():
     part = part_of(restarted(Start(45), Start(20, resumed=40, status=0)))
     _, tree = part.figures

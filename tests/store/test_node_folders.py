@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -206,6 +207,23 @@ def test_recovered_folders_equal_what_the_head_would_have_written(tmp_path: Path
     apart = write_nodes(tmp_path / "apart", 3, ahead_s=1.5)
     recover(apart[1], [apart[2], apart[0]])  # in any order
     assert json.loads((apart[0] / folders.SUMMARY).read_text()) == written
+
+
+def test_a_run_whose_end_nobody_saw_does_not_last_until_it_is_recovered(tmp_path: Path):
+    long_ago_s = 1_700_000_000
+    run = make_run(ranks=2)
+    ranks = tuple(
+        replace(each, rank=replace(each.rank, unix_ns=long_ago_s * 10**9)) for each in run.ranks
+    )
+    head, other = write_nodes(tmp_path, 2, run=replace(run, ranks=ranks, samples=()))
+    for folder in (head, other):
+        (folder / folders.ENDING).unlink()
+        for path in folder.iterdir():
+            os.utime(path, (long_ago_s + 20, long_ago_s + 20))
+    recover(head, [other])
+    ending = folders.read_ending(head)
+    assert ending is not None
+    assert ending.unix_s == long_ago_s + 20
 
 
 def test_a_node_that_never_joined_is_added_once(tmp_path: Path):

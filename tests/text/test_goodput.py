@@ -32,6 +32,20 @@ def test_gpu_hours_are_told_where_there_are_gpus():
     assert "(16 GPU-hours)" in goodput_words(goodput)
 
 
+def test_gpus_that_were_productive_for_another_share_than_the_wall_time_are_told():
+    goodput = GoodputSummary(
+        wall_s=148.0,
+        share=0.55,
+        parts_s={"steps": 81.4, "shut_down": 66.6},
+        gpu_hours=0.37,
+        productive_gpu_hours=0.333,
+    )
+    assert goodput_words(goodput) == (
+        "55% of 2 min 28 s (0.37 GPU-hours, 90% of them productive) in productive steps; "
+        "shut-down 45%"
+    )
+
+
 def test_nothing_is_said_of_what_is_not_known():
     assert goodput_words(None) == ""
     assert goodput_words(GoodputSummary(wall_s=5.0)) == ""

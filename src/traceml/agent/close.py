@@ -29,7 +29,7 @@ from traceml.model.run import DISK_FULL, Ending
 from traceml.store import folder as folders
 from traceml.store.failures import remove_ring
 from traceml.store.load import drain_rings, load_run, ring_paths
-from traceml.store.node_folders import node_folders
+from traceml.store.node_folders import NODES, node_folders
 from traceml.store.records import RankRecords, RunRecords
 from traceml.store.rings import RingReader
 from traceml.summaries.build import build, flat_numbers, with_text
@@ -63,7 +63,9 @@ def recover(folder: Path, others: Sequence[Path] = ()) -> Summary:
 
 def _bring_to_disk(folder: Path) -> list[str]:
     """Write what a node's rings hold into its folder, and its ending; returns what could not be."""
-    last_sign = max((path.lstat().st_mtime for path in folder.glob("*")), default=0.0)
+    # Not of the other nodes' folders, which a recovery may just have copied here.
+    own = (path for path in folder.glob("*") if path.name != NODES)
+    last_sign = max((path.lstat().st_mtime for path in own), default=0.0)
     manifest = folders.read_manifest(folder)
     is_over = not any(map(_is_written, ring_paths(folder, manifest)))
     folders.release_room(folder)

@@ -42,13 +42,10 @@ class Goodput:
     def share(self) -> float | None:
         """The share of the wall time in productive steps, 0–1; `None` where it is not known.
 
-        With GPUs it is the share of the GPU-hours: an attempt on more GPUs counts more.
+        As that of every other part: an attempt on more GPUs counts as one on fewer. What the GPUs
+        were used for says `productive_gpu_hours`.
         """
-        if not self.is_complete or self.wall_s <= 0:
-            return None
-        if self.gpu_hours and self.productive_gpu_hours is not None:
-            return self.productive_gpu_hours / self.gpu_hours
-        return self.parts_s[RunPart.STEPS] / self.wall_s
+        return self.share_of(RunPart.STEPS) if self.is_complete and self.wall_s > 0 else None
 
     def share_of(self, part: RunPart) -> float:
         """Returns a part's share of the wall time, 0–1."""

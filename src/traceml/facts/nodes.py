@@ -17,7 +17,7 @@ from traceml.facts.sensors import NOT_SAMPLED, HostFacts
 from traceml.facts.step_table import Floats, StepTable
 from traceml.facts.stragglers import median_of_others
 from traceml.facts.times import StepTimes
-from traceml.model.node import NodeState, NodeWay
+from traceml.model.node import MAX_DRIFT, NodeState, NodeWay
 from traceml.model.quantities import count
 from traceml.model.rank import Rank
 from traceml.model.sample import Sample
@@ -37,7 +37,7 @@ class Arrival:
     late_s: float
     """The median over steps; negative where they are early."""
     uncertainty_s: float
-    """How far the clocks that were compared may be apart."""
+    """How far the clocks that were compared may be apart, with drift since they were measured."""
     late_share: float
     """The share of the steps in which they are late by more than that uncertainty, 0–1."""
     steps: int = 0
@@ -210,13 +210,59 @@ def _arrivals(
     moments = _arrival_moments_s(table, ranks)
     if len(compared) < 2 or moments is None:
         return {}
-    by_node = np.stack([np.median(moments[found], axis=0) for _, found in compared])
+    of_nodes = [found for _, found in compared]
+    by_node = np.stack([np.median(moments[found], axis=0) for found in of_nodes])
     late = by_node - median_of_others(by_node)
-    uncertain = [node.state.clock_uncertainty_s or 0.0 for node, _ in compared]
-    return {
+    uncertain = [_clock_uncertainty_s(node.state, table, ranks) for node, _ in compared]
+    waits_s = _waits_s(table)
+    by_node_s = np.array([np.median(waits_s[found]) for found in of_nodes])
+    found = {
         node.state.name: _arrival(row, uncertain[place], uncertain[:place] + uncertain[place + 1 :])
         for place, ((node, _), row) in enumerate(zip(compared, late, strict=True))
     }
+    most_s = zip(by_node_s.tolist(), median_of_others(by_node_s).tolist(), strict=True)
+    return {
+        name: arrival
+        for (name, arrival), (own_s, others_s) in zip(found.items(), most_s, strict=True)
+        if _is_possible(arrival, own_s, others_s)
+    }
+
+
+def _is_possible(arrival: Arrival, own_wait_s: float, others_wait_s: float) -> bool:
+    """Returns whether a node's lateness was waited for: by the others, or by itself where it is
+    early. Else a clock was set during the run, and its moments say nothing."""
+    waited_s = others_wait_s if arrival.late_s > 0 else own_wait_s
+    return abs(arrival.late_s) <= waited_s + arrival.uncertainty_s
+
+
+def _clock_uncertainty_s(node: NodeState, table: StepTable, ranks: Mapping[int, Rank]) -> float:
+    """Returns how wrong a node's clock may be in the steps that are compared: what was measured,
+    and what it may have drifted by between then and the step that is furthest from it."""
+    uncertainty_s = node.clock_uncertainty_s or 0.0
+    if node.clock_unix_s is None:
+        return uncertainty_s
+    measured_s = node.clock_unix_s - (node.clock_offset_s or 0.0)
+    first_ns = table.rank_steps[0].columns["start_ns"][_first_compared(table) :]
+    if not len(first_ns):
+        return uncertainty_s
+    rank = ranks[table.ranks[0]]
+    moments_s = (rank.unix_s(int(first_ns[0])), rank.unix_s(int(first_ns[-1])))
+    return uncertainty_s + MAX_DRIFT * max(abs(each - measured_s) for each in moments_s)
+
+
+def _waits_s(table: StepTable) -> Floats:
+    """Returns each rank's median of what communication took in the steps that are compared."""
+    first = _first_compared(table)
+    return np.array(
+        [
+            np.median(np.maximum(steps.columns["communication_ns"][first:], 0)) * 1e-9
+            for steps in table.rank_steps
+        ]
+    )
+
+
+def _first_compared(table: StepTable) -> int:
+    return max(table.warmup, len(table.index) - MAX_STEPS)
 
 
 def _arrival(late: Floats, own_s: float, others_s: Sequence[float]) -> Arrival:
@@ -236,7 +282,7 @@ def _arrival_moments_s(table: StepTable, ranks: Mapping[int, Rank]) -> Floats | 
 
     That is the step's end less the communication and the optimizer, which follows it.
     """
-    first = max(table.warmup, len(table.index) - MAX_STEPS)
+    first = _first_compared(table)
     base_ns: int | None = None
     found = np.empty((len(table.ranks), len(table.index) - first))
     for row, (number, steps) in enumerate(zip(table.ranks, table.rank_steps, strict=True)):

@@ -381,9 +381,11 @@ class _Search:
 
     def _last_stall(self) -> Stall | None:
         """The stall the run is in, or ended in, without the ranks that no longer recorded steps."""
-        stall = self._records.seen.stalls[-1] if self._records.seen.stalls else None
-        if stall is None or stall.resumed_unix_s is not None:
+        # Of several nodes, the ranks of one may have gone on after a pause while others hang.
+        still_open = [each for each in self._records.seen.stalls if each.resumed_unix_s is None]
+        if not still_open:
             return None
+        stall = still_open[-1]
         unrecorded = {r.rank.pid for r in self._records.ranks if r.health.recording_ended}
         watched = tuple(
             replace(each, steps=self._steps_of(each.rank, each.steps))

@@ -26,7 +26,7 @@ from traceml.model.finding import Section
 from traceml.model.quantities import NOT_MEASURED, count, duration, percent
 from traceml.model.run_time import RUN_PARTS, RunPart
 from traceml.summaries.record import AttemptSummary, GoodputSummary, Summary
-from traceml.text.goodput import attempt_words
+from traceml.text.goodput import attempt_words, productive_share
 
 RESTARTED = "RESTARTED"
 MIN_SHARE = 0.001
@@ -85,12 +85,12 @@ def _tiles(goodput: GoodputSummary) -> Iterator[Tile]:
     yield Tile(
         "Goodput",
         NOT_MEASURED if goodput.share is None else percent(goodput.share),
-        "of the wall time in productive steps"
-        if goodput.gpu_hours is None
-        else "of the GPU-hours in productive steps",
+        "of the wall time in productive steps",
     )
     if goodput.gpu_hours is not None:
-        yield Tile("GPU-hours", f"{goodput.gpu_hours:,.3g}", "wall time × GPUs")
+        share = productive_share(goodput)
+        note = "wall time × GPUs" if share is None else f"{percent(share)} in productive steps"
+        yield Tile("GPU-hours", f"{goodput.gpu_hours:,.3g}", note)
     if goodput.restarts:
         yield Tile("Restarts", count(goodput.restarts), "after a failure", "warn")
         redone = goodput.redone_steps

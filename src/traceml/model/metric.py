@@ -433,7 +433,7 @@ GOODPUT = (
     _stability(
         "goodput_percent",
         "share",
-        "wall time in productive steps, of all; with GPUs, GPU-hours of all",
+        "wall time in productive steps, of all",
         label="Goodput",
         row="Goodput",
         word="goodput",

@@ -84,6 +84,10 @@ class Header:
     LENGTH = "content-length"
 
 
+MAX_DRIFT = 5e-5
+"""How fast two clocks may drift apart: 4 s a day, as those of machines without a time server do."""
+
+
 @dataclass(frozen=True, slots=True)
 class NodeState:
     """What `node.json` holds: one node of a run over several machines, as its own agent knows it.
@@ -104,7 +108,9 @@ class NodeState:
     clock_offset_s: float | None = None
     """The node's clock minus the head's; `None` where it was not measured."""
     clock_uncertainty_s: float | None = None
-    """Half of the shortest round trip: the offset is wrong by no more than this."""
+    """Half of the shortest round trip: the offset was wrong by no more than this …"""
+    clock_unix_s: float | None = None
+    """… at this moment; `None` in records that do not say it."""
     is_finished: bool = False
     """Whether its agent has closed the folder, so that nothing more will come."""
     is_delivered: bool = False

@@ -37,7 +37,7 @@ from traceml.store.node_folders import (
     read_node,
     read_refused,
 )
-from traceml.store.node_merge import FolderRecords, bring_together, seen_by_all
+from traceml.store.node_merge import FolderRecords, bring_together, ending_of_job, seen_by_all
 from traceml.store.record_file import RankFiles, last_number
 from traceml.store.records import (
     NodeRecords,
@@ -140,7 +140,7 @@ def load_run(folder: Path) -> RunRecords:
         processes=processes,
         starts=tuple(each for part in parts for each in part.starts),
         samples=by_final_rank(own.samples, numbers),
-        ending=own.ending,
+        ending=ending_of_job(own, others),
         params=params.values,
         param_sources=params.sources,
         metrics=metrics,

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from traceml.model.failure import AgentSaw, FailureReport
+from traceml.model.failure import AgentSaw, FailureReport, Stall
 from traceml.model.lineage import Lineage
 from traceml.model.node import NodeState
 from traceml.model.rank import Rank, ScriptStart
@@ -18,11 +18,15 @@ from traceml.model.run import Ending, Manifest
 from traceml.model.sample import GpuSample, ProcessSample, Sample, StackBurst
 from traceml.store.layer_records import LayerRecords
 from traceml.store.node_folders import NODES
+from traceml.store.node_stalls import merge_stalls
 from traceml.store.records import RankRecords
 from traceml.store.step_trace_records import StepTraceRecords
 
 PID_LIMIT = 1 << 22
 """No process of a Linux machine has a higher number."""
+MAX_LATER_END_S = 10.0
+"""How much later than the head's the training of another machine may end in one job that ended: its
+ranks are stopped one after the other, and clocks are aligned within milliseconds."""
 
 
 @dataclass
@@ -58,12 +62,45 @@ def bring_together(own: FolderRecords, others: list[tuple[NodeState, FolderRecor
         _shift_messages(part.messages, ahead_s)
         part.samples = shift_samples(part.samples, new, ahead_s)
         part.reports = tuple(_shift_report(each, new, ahead_s) for each in part.reports)
-        part.seen = _shift_seen(part.seen, new, ahead_s)
+        part.seen = _shift_seen(part.seen, new, ahead_s, PurePosixPath(NODES, state.name))
         part.stack_bursts = tuple(_shift_burst(each, new, ahead_s) for each in part.stack_bursts)
         part.layers = tuple(replace(each, pid=new.get(each.pid, each.pid)) for each in part.layers)
         part.step_traces = tuple(_moved_traces(each, new, state) for each in part.step_traces)
         if part.ending is not None:
-            part.ending = replace(part.ending, unix_s=part.ending.unix_s - ahead_s)
+            pid = part.ending.pid
+            part.ending = replace(
+                part.ending,
+                unix_s=part.ending.unix_s - ahead_s,
+                pid=None if pid is None else new.get(pid, pid),
+            )
+
+
+def ending_of_job(
+    own: FolderRecords, others: list[tuple[NodeState, FolderRecords]]
+) -> Ending | None:
+    """Returns how the run ended, once it is on one clock: as its head did, unless other machines
+    trained on without it; then as the last of them did."""
+    if own.ending is None:
+        return None
+    # A clock that was not measured may be hours apart.
+    measured = [part for state, part in others if state.clock_offset_s is not None]
+    trained_unix_s = max(
+        (_last_step_unix_s(each) for part in measured for each in part.processes), default=0.0
+    )
+    if trained_unix_s <= own.ending.unix_s + MAX_LATER_END_S:
+        return own.ending
+    endings = [part.ending for part in measured if part.ending is not None]
+    last = max(endings, key=lambda ending: ending.unix_s, default=own.ending)
+    if trained_unix_s <= last.unix_s + MAX_LATER_END_S:
+        return replace(last, unix_s=max(last.unix_s, trained_unix_s))
+    return Ending(trained_unix_s)  # nobody saw how the machine ended that trained until then
+
+
+def _last_step_unix_s(process: RankRecords) -> float:
+    if not len(process.steps):
+        return 0.0
+    last = int(process.steps["start_ns"][-1]) + max(int(process.steps["wall_ns"][-1]), 0)
+    return process.rank.unix_s(last)
 
 
 def _pids(part: FolderRecords) -> set[int]:
@@ -77,6 +114,7 @@ def _pids(part: FolderRecords) -> set[int]:
         *(each.pid for each in part.layers),
         *(each.pid for each in part.step_traces),
         *(process.pid for sample in part.samples for process in sample.processes),
+        *([] if part.ending is None or part.ending.pid is None else [part.ending.pid]),
     }
 
 
@@ -119,7 +157,11 @@ def seen_by_all(parts: Sequence[FolderRecords]) -> AgentSaw:
             if len(parts) > 1
             else parts[0].seen.deaths
         ),
-        stalls=tuple(each for part in parts for each in part.seen.stalls),
+        stalls=(
+            merge_stalls([part.seen.stalls for part in parts])
+            if len(parts) > 1
+            else parts[0].seen.stalls
+        ),
         scripts=tuple(each for part in parts for each in part.seen.scripts),
     )
 
@@ -194,26 +236,34 @@ def _shift_gpus(gpus: tuple[GpuSample, ...], ahead_s: float) -> tuple[GpuSample,
     )
 
 
-def _shift_seen(seen: AgentSaw, pids: dict[int, int], ahead_s: float) -> AgentSaw:
-    """The same for what the node's agent saw go wrong."""
+def _shift_seen(
+    seen: AgentSaw, pids: dict[int, int], ahead_s: float, folder: PurePosixPath
+) -> AgentSaw:
+    """The same for what the node's agent saw go wrong; its stacks lie in the node's folder."""
     return AgentSaw(
         deaths=tuple(
             replace(death, pid=pids.get(death.pid, death.pid), unix_s=death.unix_s - ahead_s)
             for death in seen.deaths
         ),
-        stalls=tuple(
-            replace(
-                stall,
-                since_unix_s=stall.since_unix_s - ahead_s,
-                seen_unix_s=stall.seen_unix_s - ahead_s,
-                resumed_unix_s=_earlier(stall.resumed_unix_s, ahead_s),
-                ranks=tuple(
-                    replace(each, pid=pids.get(each.pid, each.pid)) for each in stall.ranks
-                ),
-            )
-            for stall in seen.stalls
-        ),
+        stalls=tuple(_shift_stall(stall, pids, ahead_s, folder) for stall in seen.stalls),
         scripts=tuple(pids.get(pid, pid) for pid in seen.scripts),
+    )
+
+
+def _shift_stall(
+    stall: Stall, pids: dict[int, int], ahead_s: float, folder: PurePosixPath
+) -> Stall:
+    return replace(
+        stall,
+        since_unix_s=stall.since_unix_s - ahead_s,
+        seen_unix_s=stall.seen_unix_s - ahead_s,
+        first_seen_unix_s=_earlier(stall.first_seen_unix_s, ahead_s),
+        resumed_unix_s=_earlier(stall.resumed_unix_s, ahead_s),
+        ranks=tuple(replace(each, pid=pids.get(each.pid, each.pid)) for each in stall.ranks),
+        stacks=tuple(str(folder / name) for name in stall.stacks),
+        collectives=tuple(
+            replace(each, since_unix_s=each.since_unix_s - ahead_s) for each in stall.collectives
+        ),
     )
 
 

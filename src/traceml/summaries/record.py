@@ -277,7 +277,7 @@ class GoodputSummary(Struct, frozen=True):
     wall_s: float | None = None
     """What the parts sum to: the run's wall time."""
     share: float | None = None
-    """Of the wall time in productive steps, 0–1; with GPUs, of the GPU-hours."""
+    """Of the wall time in productive steps, 0–1."""
     parts_s: dict[str, float] = {}
     """Every part of `model/run_time.py` by its name, in seconds, as the mean over ranks."""
     gpu_hours: float | None = None

@@ -28,9 +28,22 @@ def goodput_words(goodput: GoodputSummary | None) -> str:
 
 
 def _gpu_hours(goodput: GoodputSummary) -> str:
+    """Returns the GPU-hours, and what of them was productive where that is another share than the
+    wall time's: attempts had different numbers of GPUs."""
     if goodput.gpu_hours is None:
         return ""
-    return f" ({goodput.gpu_hours:,.3g} GPU-hours)"
+    share, of_them = productive_share(goodput), ""
+    if share is not None and abs(share - (goodput.share or 0.0)) >= MIN_SHARE:
+        of_them = f", {percent(share)} of them productive"
+    return f" ({goodput.gpu_hours:,.3g} GPU-hours{of_them})"
+
+
+def productive_share(goodput: GoodputSummary) -> float | None:
+    """Returns the share of the GPU-hours in productive steps, 0–1; `None` where the share of the
+    wall time is not known either."""
+    if not goodput.gpu_hours or goodput.productive_gpu_hours is None or goodput.share is None:
+        return None
+    return goodput.productive_gpu_hours / goodput.gpu_hours
 
 
 def _parts(goodput: GoodputSummary) -> Iterator[str]:

@@ -1,16 +1,21 @@
 """A hang names the rank that never came; a long pause is none."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from factories import make_run
-from failing import failed, report, standing, unrecorded, with_deaths, with_stall
+from factories import STARTED_UNIX_S, make_run
+from failing import ENDED_UNIX_S, failed, report, standing, unrecorded, with_deaths, with_stall
+from node_runs import bring_to_head, write_nodes
 from traceml.diagnose.rules import hang
 from traceml.facts.gather import gather
-from traceml.model.failure import Doing, Standing, StuckCollective
-from traceml.model.finding import Kind, Severity
+from traceml.model.failure import AgentSaw, Doing, Stall, Standing, StuckCollective
+from traceml.model.finding import Finding, Kind, Severity
+from traceml.model.run import Ending
+from traceml.store.failures import write_seen
+from traceml.store.load import load_run
 from traceml.store.records import RunRecords
 
 REDUCING = standing(0, Doing.COLLECTIVE, call="all_reduce")
@@ -221,3 +226,103 @@ def test_ranks_that_were_ended_while_their_stacks_were_taken_again_did_not_cause
     finding = hang.check(gather(run))
     assert finding is not None
     assert finding.ranks == (1,)
+
+
+# Several machines
+
+
+def stall_of(*ranks: Standing, **more: Any) -> Stall:
+    """What the agent of one machine saw of its ranks."""
+    files = tuple(f"stacks/rank-{each.rank}-{each.pid}.txt" for each in ranks)
+    since = STARTED_UNIX_S + 10
+    return replace(Stall(since, since + 40, 0.037, ranks, stacks=files), **more)
+
+
+def on_machine(rank: int, per_node: int, doing: Doing = Doing.COLLECTIVE, **more: Any) -> Standing:
+    """Where a rank stands, whose process has the number that its machine gave it."""
+    call = "all_reduce" if doing is Doing.COLLECTIVE else None
+    return Standing(rank, 1000 + rank % per_node, doing, steps=200, call=call, **more)
+
+
+def hang_of(place: Path, *by_node: tuple[Stall, ...], ranks: int, **more: float) -> Finding | None:
+    """What is said of a job that did not end by itself and whose agents saw these stalls."""
+    run = failed(status=143, ranks=ranks)
+    assert run.ending == Ending(ENDED_UNIX_S, 143)
+    head, *others = write_nodes(place, len(by_node), run=run, **more)
+    for folder, stalls in zip((head, *others), by_node, strict=True):
+        write_seen(folder, AgentSaw(stalls=stalls))
+    return hang.check(gather(load_run(bring_to_head(head, *others))))
+
+
+@pytest.mark.parametrize(
+    ("ranks", "per_node", "culprit"),
+    [
+        *(pytest.param(4, 2, each, id=f"rank {each} of two nodes") for each in range(4)),
+        *(pytest.param(3, 1, each, id=f"node {each} with one rank") for each in range(3)),
+    ],
+)
+def test_the_culprit_is_named_whatever_machine_it_is_on(
+    tmp_path: Path, ranks: int, per_node: int, culprit: int
+) -> None:
+    standings = [
+        on_machine(each, per_node, Doing.CODE, where="train.py:77 in lonely")
+        if each == culprit
+        else on_machine(each, per_node)
+        for each in range(ranks)
+    ]
+    by_node = [standings[each : each + per_node] for each in range(0, ranks, per_node)]
+    found = hang_of(tmp_path, *((stall_of(*each),) for each in by_node), ranks=ranks)
+    assert found is not None
+    assert found.ranks == (culprit,)
+    others = ", ".join(str(each) for each in range(ranks) if each != culprit)
+    assert f"rank {culprit} stands at train.py:77 in lonely, while ranks {others}" in found.claim
+    assert f"stacks/rank-{culprit}-" in found.action
+    assert ("nodes/host-" in found.action) == (culprit >= per_node)
+
+
+def test_a_pause_of_another_machine_that_passed_hides_no_hang(tmp_path: Path) -> None:
+    hanging = stall_of(on_machine(0, 2), on_machine(1, 2, Doing.CODE))
+    passed = replace(
+        stall_of(on_machine(2, 2), on_machine(3, 2)),
+        since_unix_s=STARTED_UNIX_S + 1,
+        seen_unix_s=STARTED_UNIX_S + 3,
+        resumed_unix_s=STARTED_UNIX_S + 4,
+    )
+    found = hang_of(tmp_path, (hanging,), (passed,), ranks=4)
+    assert found is not None
+    assert found.ranks == (1,)
+
+
+def test_ranks_of_another_machine_never_reached_what_the_recorder_shows(tmp_path: Path) -> None:
+    stuck = StuckCollective(
+        "default_pg",
+        812,
+        "all_reduce",
+        STARTED_UNIX_S + 11,
+        waiting=(0, 1),
+        unknown=(2, 3),
+    )
+    waiting = stall_of(on_machine(0, 2), on_machine(1, 2), collectives=(stuck,))
+    loading = stall_of(*(on_machine(each, 2, Doing.INPUT, where="data.py:9") for each in (2, 3)))
+    found = hang_of(tmp_path, (waiting,), (loading,), ranks=4)
+    assert found is not None
+    assert found.evidence["waiting_ranks"] == "0, 1"
+    assert "ranks 2 and 3 never reached all_reduce #812 of group default_pg" in found.claim
+    assert "ranks 0 and 1 have waited in for 39.0 s" in found.claim
+
+
+def test_clocks_that_are_apart_make_no_other_hang(tmp_path: Path) -> None:
+    ahead_s = 300.0
+    stuck = StuckCollective("default_pg", 9, "all_reduce", STARTED_UNIX_S + 311, waiting=(2, 3))
+    waiting = stall_of(
+        on_machine(2, 2),
+        on_machine(3, 2),
+        since_unix_s=STARTED_UNIX_S + 310,
+        seen_unix_s=STARTED_UNIX_S + 350,
+        collectives=(replace(stuck, missing=(), unknown=(0, 1)),),
+    )
+    alone = stall_of(on_machine(0, 2), on_machine(1, 2, Doing.CODE))
+    found = hang_of(tmp_path, (alone,), (waiting,), ranks=4, ahead_s=ahead_s)
+    assert found is not None
+    assert "rank 1 never reached all_reduce #9" in found.claim
+    assert "ranks 2 and 3 have waited in for 39.0 s" in found.claim

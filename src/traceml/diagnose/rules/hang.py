@@ -6,8 +6,9 @@ to a process that is known to catch it), three times: a rank whose stack has cha
 computes on the CPU, or whose GPU is at work while nobody stands in a collective, is busy and not
 stuck. The culprit is the rank that is not where the others wait: in a collective, or in backward,
 where DDP waits; or, where all wait in collectives, the one that has begun fewer of them since its
-last step. A process that trains alone waits for nobody: it is the culprit itself. The stacks are in
-the run folder, `stacks/`.
+last step. What the agents of several machines saw at one time is one hang of all their ranks. A
+process that trains alone waits for nobody: it is the culprit itself. The stacks are in the run
+folder, `stacks/`.
 
 With NCCL the host goes on after it has begun a collective, so stacks do not show who waits. There
 torch's flight recorder is read, which is on by default since torch 2.7 and writes the last
@@ -183,10 +184,20 @@ def _waits(waiting: Sequence[Standing]) -> str:
 
 def _stacks(stall: Stall, culprit: Standing | None) -> str:
     """Where to read on: the culprit's stack, if it is there."""
-    pid = None if culprit is None else culprit.pid
-    own = [name for name in stall.stacks if name.endswith(f"-{pid}.txt")]
-    files = own or list(stall.stacks)
-    return f" The stacks are in {files[0]}." if files else ""
+    if not stall.stacks:
+        return ""
+    file = stall.stacks[0]
+    if culprit is not None:
+        file = max(stall.stacks, key=lambda name: _matches(name, culprit))
+    return f" The stacks are in {file}."
+
+
+def _matches(file: str, culprit: Standing) -> int:
+    """Returns how much of a file's name, `stacks/rank-3-1001.txt`, is the culprit's: two machines
+    may have a process of that number, and it has another one among those of all machines."""
+    is_process = file.endswith(f"-{culprit.pid}.txt")
+    is_rank = f"/rank-{culprit.rank}-" in file
+    return is_process + is_rank
 
 
 def _action(failure: Failure, stall: Stall, waiting: Sequence[Standing]) -> str:

@@ -10,7 +10,9 @@ several. Where it is long for every other node, the head is named, and that it m
 between all machines; of two machines both are named, because they have one link. Arrivals are
 moments of different machines: their clocks are aligned by the offset that each agent measured
 against the head's, and a node counts as late only where it is late by more than the clocks may be
-apart, and its ranks' own work does not explain it.
+apart, with what they may drift by since then (50 µs a second), and its ranks' own work does not
+explain it. Where nobody waited for that long, a clock was set during the run: then its arrivals are
+not known.
 
 *Evidence.* `node`, `arrival_late_ms`, `clock_uncertainty_ms`, `late_share` (of the steps),
 `own_excess_ms` (what its ranks compute longer than the others), `round_trip_ms`,
