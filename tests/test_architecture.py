@@ -87,6 +87,7 @@ NO_ROOMS = {"utils", "util", "core", "common", "helpers", "base", "misc"}
 GUARDS = [
     "agent/error_log.py",  # around each reading of the machine: the other readings go on
     "agent/loop.py",  # around the agent's loop
+    "agent/node_link.py",  # around a node's link to the head, which is tried again
     "api/log_to_tracker.py",  # around a tracker's package, in a process of its own: said at the end
     "cli/compare.py",  # around the gate: a bug of ours must not exit as a regression does
     "integrations/library_support.py",  # around calls of the script's own loggers, at the end

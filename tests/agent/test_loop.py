@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Thread
@@ -16,12 +17,17 @@ from fake_nvml import FakeCounters
 from processes import PATIENCE_S, wait_until
 from ring_steps import write_steps
 from traceml.agent import loop, notify_targets, tracker_processes
+from traceml.agent.close import summarise
 from traceml.agent.loop import Agent
+from traceml.agent.node_duties import NodeDuties
 from traceml.api.run import RunOptions, new_run
 from traceml.model.environment import MESSAGES_MARK, NOTIFY, SUMMARY_MARK
+from traceml.model.node import HEAD_MARK, HEAD_WANTED_MARK, JOIN_MARK
+from traceml.model.run import Ending
 from traceml.model.tracker import LOG_TO_MARK
 from traceml.store import folder as folders
 from traceml.store import samples
+from traceml.store.node_folders import closing_words
 from traceml.trace.session import Session
 
 pytestmark = pytest.mark.slow  # an agent asks git about the code
@@ -254,6 +260,36 @@ def test_what_cannot_be_drained_stays_in_its_ring(
     said = summary["primary_diagnosis"]["summary"]
     assert said.startswith("The disk was full: only 0 of the 7 steps of rank 0 are on disk")
     assert "traceml recover" in summary["primary_diagnosis"]["action"]
+
+
+def test_what_a_joined_node_could_not_bring_to_disk_is_in_the_heads_summary(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    head = new_run("train.py", ["train.py"], RunOptions(logs_dir=tmp_path / "head"))
+    folders.write_mark(head, HEAD_WANTED_MARK, json.dumps({"master": "127.0.0.1"}))
+    duties = NodeDuties(head, print)
+    duties.look()
+    address = json.loads(folders.read_mark(head, HEAD_MARK) or "")
+    folders.write_mark(folder, JOIN_MARK, json.dumps({**address, "folder": ""}))
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    _train(folder, 7)
+    with monkeypatch.context() as full_disk:
+        full_disk.setattr("traceml.store.record_file.RankFiles.drain", full)
+        following = _Following(folder)
+        following.tell({"ended": {"exit_status": 0}})
+        assert not following.finish()
+        following.hang_up()
+    duties.close()
+    folders.write_ending(head, Ending(time.time(), 0))
+    summarise(head)
+    summary = (head / folders.SUMMARY).read_text()
+    folders.remove_rings(folders.read_manifest(head))
+    assert "The disk was full: only 0 of the 7 steps of rank 0 are on disk" in summary
+    assert "was cut off before its end" in summary
+    assert "has not got all records" in str(closing_words(folder))
 
 
 def test_requests_are_answered_together(folder: Path) -> None:

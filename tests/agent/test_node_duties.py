@@ -33,7 +33,7 @@ from traceml.store.node_folders import NODES, closing_words, leave_head, parse_h
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(node_duties, "HEAD_WAITS_S", 0.5)
-    monkeypatch.setattr(node_duties, "DELIVERY_TIMEOUT_S", 5.0)
+    monkeypatch.setattr(node_duties, "DELIVERY_TIMEOUT_S", 60.0)
 
 
 @pytest.fixture
@@ -228,9 +228,35 @@ def test_machines_that_share_a_logs_folder_do_not_take_each_others_name(
     assert start("host-a", nodes=2) == "job"
     assert start("host-c", "torchrun", "--nnodes=2") == "job.host-c"  # its ranks know its place
     with pytest.raises(UsageError, match="exists already"):
-        start("host-a", "torchrun", "--nnodes=2")
-    with pytest.raises(UsageError, match="exists already"):
         start("host-d", "python", "train.py")  # another job
+    for name in ("job", "job.host-b"):
+        manifest = folders.read_manifest(tmp_path / name)
+        long_ago = replace(manifest, started_unix_s=manifest.started_unix_s - folders.YOUNG_S)
+        folders.write_manifest(tmp_path / name, long_ago)
+    with pytest.raises(UsageError, match="exists already"):
+        start("host-c", "torchrun", "--nnodes=2")
+    with pytest.raises(UsageError, match="exists already"):
+        start("host-b", nodes=2, node_rank=1)
+    with pytest.raises(UsageError, match="cannot be a run name"):
+        new_run("train.py", [], RunOptions(run_name="a\0b", logs_dir=tmp_path, nodes=2))
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_containers_with_one_hostname_have_a_run_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, overwrite: bool
+):
+    monkeypatch.setattr(socket, "gethostname", lambda: "box")
+
+    def start(name: str, *command: str, **options: int) -> str:
+        wanted = RunOptions(run_name=name, logs_dir=tmp_path, overwrite=overwrite, **options)
+        folder = new_run("train.py", list(command), wanted)
+        folders.remove_rings(folders.read_manifest(folder))
+        return folder.name
+
+    ranked = [start("ranked", nodes=3, node_rank=rank) for rank in range(3)]
+    assert ranked == ["ranked", "ranked.box", "ranked.box-2"]
+    unranked = [start("unranked", "torchrun", "--nnodes=3") for _ in range(3)]
+    assert unranked == ["unranked", "unranked.box", "unranked.box-2"]
 
 
 # A run that a command on another machine began

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from pathlib import Path
@@ -21,7 +22,7 @@ from processes import (
     started,
     wait_until,
 )
-from traceml.model.environment import MARKS, SUMMARY_MARK
+from traceml.model.environment import HEAD, MARKS, RUN_FOLDER, SUMMARY_MARK
 from traceml.trace import init
 
 INIT = STEPS + "import os, sys, time, traceml\ntraceml.init()\n"
@@ -177,6 +178,53 @@ def test_a_bad_name_is_an_error_that_says_so(tmp_path: Path, name: str, words: s
     assert summary == "{}"
     assert done.stderr == ""
     assert done.left() == []
+
+
+def test_a_workers_callback_is_never_refused_because_of_a_name(tmp_path: Path) -> None:
+    """Ray starts its workers again, with the name that they had before."""
+    script = (
+        "import sys\nfrom traceml.trace.init import init_in_callback\n"
+        "init_in_callback(sys.argv[1], 'logs')\n" + TORCH_STEPS + "take_steps(3)\n"
+    )
+    first = _run(tmp_path, script, "a")
+    assert first.folder.name == "a"
+    first.folder.rename(tmp_path / "first")
+    for taken in ("a", "a-restart-1"):
+        (tmp_path / "logs" / taken).mkdir()
+    again = run([PYTHON, "train.py", "a"], tmp_path)
+    for taken in ("a", "a-restart-1"):
+        (tmp_path / "logs" / taken).rmdir()
+    assert (again.status, again.folder.name) == (0, "a-restart-2")
+    assert again.stderr == (
+        "traceml: the run is called a-restart-2: there is one named a, or none can be\n"
+    )
+    again.folder.rename(tmp_path / "second")
+    bad = run([PYTHON, "train.py", "a/b"], tmp_path)
+    assert bad.status == 0
+    assert bad.folder.name.startswith("train-")
+
+
+def test_the_runs_token_is_on_no_command_line(tmp_path: Path) -> None:
+    """Of a worker of Ray's on a further machine: everybody on it can read command lines."""
+    head = {"run_id": "r", "host": "127.0.0.1", "port": 9, "token": "S3CRET"}
+    environment = {RUN_FOLDER: str(tmp_path / "logs" / "begun"), HEAD: json.dumps(head)}
+    script = (
+        "import os, psutil, sys\nfrom pathlib import Path\n"
+        f"os.environ.update({environment!r})\n"
+        "from traceml.trace.init import join_run_of_other_machine\n"
+        "join_run_of_other_machine()\n"
+        "folder = Path(os.environ['TRACEML_RUN_FOLDER'])\n"
+        "mark = folder / 'marks' / 'agent'\n"
+        "while not mark.exists(): pass\n"
+        "print(psutil.Process(int(mark.read_text().split()[0])).cmdline())\n"
+        "print((folder / 'run.json').read_text())\n"
+        "print((folder / 'marks' / 'join.json').read_text())\n"
+    )
+    (tmp_path / "train.py").write_text(script)
+    done = run([PYTHON, "train.py"], tmp_path)
+    assert done.status == 0, done.stderr
+    assert done.stdout.count("S3CRET") == 1  # in the mark alone, which is its owner's
+    assert "--new" in done.stdout
 
 
 def test_overwrite_replaces_the_run_of_before(tmp_path: Path) -> None:

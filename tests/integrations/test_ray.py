@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
@@ -16,7 +15,7 @@ import psutil
 import pytest
 
 from node_namespaces import Machines, why_not_possible
-from processes import BIN, PYTHON, skip_without, wait_until
+from processes import BIN, PYTHON, free_port, skip_without, wait_until
 from traceml.integrations import ray_environment
 from traceml.model.environment import MARKS, RING_FOLDER, RUN_FOLDER
 from traceml.model.node import HEAD_MARK
@@ -25,14 +24,8 @@ HAS_RAY = importlib.util.find_spec("ray") is not None
 needs_ray = [pytest.mark.slow, skip_without("ray", None if HAS_RAY else "not installed")]
 needs_ray_and_machines = [*needs_ray, skip_without("namespaces", why_not_possible())]
 TRAIN = Path(__file__).parents[2] / "examples" / "launch" / "ray_train.py"
-TIMEOUT_S = 300
+TIMEOUT_S = 900
 STEPS = 20
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.fixture(scope="module")
@@ -46,8 +39,14 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         cluster = subprocess.Popen(
             [str(BIN / "ray"), "start", *options], stdout=said, stderr=said, env=environment
         )
+
+    def is_up() -> bool:
+        words = (place / "ray.txt").read_text()
+        assert cluster.poll() is None, words
+        return "--block" in words
+
     try:
-        wait_until(lambda: "--block" in (place / "ray.txt").read_text(), "the cluster is up", 90)
+        wait_until(is_up, "the cluster is up", TIMEOUT_S)
         environment["RAY_ADDRESS"] = f"127.0.0.1:{port}"
         driver = [PYTHON, str(TRAIN), f"--steps={STEPS}"]
         run = [PYTHON, "-m", "traceml", "run", "--run-name=zero-code", "--"]

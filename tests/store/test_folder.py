@@ -6,6 +6,7 @@ import errno
 import fcntl
 import os
 import socket
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -53,7 +54,10 @@ def test_one_who_looks_is_no_holder_for_another_who_looks(tmp_path: Path) -> Non
     os.close(looking)
 
 
-def test_one_who_looks_keeps_nobody_from_holding(tmp_path: Path) -> None:
+def test_one_who_looks_keeps_nobody_from_holding(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folders, "LOOKERS_S", 60.0)
     looking = os.open(tmp_path, os.O_RDONLY)
     fcntl.flock(looking, fcntl.LOCK_SH)
     with ThreadPoolExecutor(1) as thread:
@@ -114,6 +118,35 @@ def test_a_run_of_another_machine_goes_on_while_its_files_are_written(
     assert folders.is_going_on(tmp_path) is goes_on
     age(tmp_path, 2 * folders.FRESH_S)
     assert not folders.is_going_on(tmp_path)
+
+
+@pytest.mark.parametrize("boot_id", ["of another machine", folders.boot_id()])
+def test_machines_with_one_hostname_are_told_apart(tmp_path: Path, boot_id: str) -> None:
+    """Containers of one machine, which have its number, see each other's locks."""
+    manifest = Manifest("run", time.time(), hostname=socket.gethostname(), boot_id=boot_id)
+    folders.write_manifest(tmp_path, manifest)
+    is_elsewhere = boot_id != folders.boot_id()
+    assert folders.is_going_on(tmp_path) is is_elsewhere
+    assert folders.is_going_on_elsewhere(tmp_path) is is_elsewhere
+
+
+def test_a_folder_that_waits_for_its_manifest_is_not_overwritten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders.create(tmp_path, "run", overwrite=False)
+    with pytest.raises(UsageError, match="still going on"):
+        folders.create(tmp_path, "run", overwrite=True)
+    monkeypatch.setattr(folders, "MANIFEST_TIMEOUT_S", 0.0)
+    folders.create(tmp_path, "run", overwrite=True)
+
+
+def test_a_run_that_may_be_of_the_same_job_is_not_overwritten(tmp_path: Path) -> None:
+    """It does not look as if it went on: the clock of the file server differs, say."""
+    folder = folders.create(tmp_path, "run", overwrite=False)
+    folders.write_manifest(folder, Manifest("run", time.time() - 20.0))
+    with pytest.raises(UsageError, match="only just begun"):
+        folders.create(tmp_path, "run", overwrite=True, spared_s=30.0)
+    folders.create(tmp_path, "run", overwrite=True, spared_s=10.0)
 
 
 @pytest.mark.usefixtures("no_locks")

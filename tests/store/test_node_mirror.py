@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import zlib
@@ -15,6 +16,7 @@ from traceml.store import node_mirror
 from traceml.store.folder import write_atomically
 from traceml.store.line_files import append_lines
 from traceml.store.node_mirror import (
+    CopyListing,
     FilePiece,
     FolderChanges,
     ForgedPiece,
@@ -220,3 +222,73 @@ def test_a_file_too_large_stays_on_its_node_and_is_named(
 def test_the_listing_of_a_copy_has_checksums(copy: Path):
     apply_piece(copy, FilePiece("a.jsonl", 0, b"abc"))
     assert list_copy(copy) == {"a.jsonl": (3, zlib.crc32(b"abc"))}
+
+
+def test_a_file_of_a_copy_is_read_again_only_where_it_has_changed(
+    copy: Path, monkeypatch: pytest.MonkeyPatch
+):
+    read, summed = [], node_mirror._summed
+    monkeypatch.setattr(node_mirror, "_summed", lambda path: read.append(path.name) or summed(path))
+    for name in ("a.jsonl", "b.jsonl"):
+        apply_piece(copy, FilePiece(name, 0, b"abc"))
+    listing = CopyListing()
+    first = listing.files(copy)
+    assert listing.files(copy) == first
+    apply_piece(copy, FilePiece("b.jsonl", 3, b"d"))
+    assert listing.files(copy) == {**first, "b.jsonl": (4, zlib.crc32(b"abcd"))}
+    assert sorted(read) == ["a.jsonl", "b.jsonl", "b.jsonl"]
+
+
+def test_a_listing_that_nobody_waits_for_is_not_made(copy: Path):
+    apply_piece(copy, FilePiece("a.jsonl", 0, b"abc"))
+    assert CopyListing().files(copy, lambda: False) == {}
+
+
+class _Stale:
+    """A file that its server has forgotten."""
+
+    def __init__(self, entry: os.DirEntry[str]) -> None:
+        self.name = entry.name
+
+    def is_file(self, *, follow_symlinks: bool = True) -> bool:
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+
+def test_a_file_that_cannot_be_looked_at_holds_up_no_other_and_is_named(
+    node: Path, copy: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (node / "layers-7.jsonl").write_bytes(b"x")
+    list_entries = os.scandir
+
+    def scandir(folder: Path) -> list[object]:
+        entries = list(list_entries(folder))
+        return [_Stale(each) if each.name == "layers-7.jsonl" else each for each in entries]
+
+    changes = FolderChanges(node)
+    send(changes, copy)
+    append_lines(node / "samples.jsonl", b"{}\n")
+    with monkeypatch.context() as server_forgets:
+        server_forgets.setattr(os, "scandir", scandir)
+        send(changes, copy)
+        assert changes.files_left == ("layers-7.jsonl",)
+    assert (copy / "samples.jsonl").read_bytes() == (node / "samples.jsonl").read_bytes()
+    assert (copy / "layers-7.jsonl").exists()  # what arrived before stays
+    send(changes, copy)
+    assert changes.files_left == ()
+
+
+def test_a_folder_that_cannot_be_listed_for_now_is_not_taken_for_empty(
+    node: Path, copy: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def stale(folder: Path) -> None:
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    changes = FolderChanges(node)
+    send(changes, copy)
+    before = contents(copy)
+    with monkeypatch.context() as server_forgets:
+        server_forgets.setattr(os, "scandir", stale)
+        with pytest.raises(OSError, match="Stale"):
+            changes.next_pieces()
+    assert send(changes, copy) == []
+    assert contents(copy) == before

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import torch.distributed as dist
+from torch.distributed import device_mesh
 
 from processes import wait_until
 from traceml.model.environment import MARKS
@@ -24,7 +26,7 @@ from traceml.model.node import (
     traced_key,
 )
 from traceml.trace import head_exchange
-from traceml.trace.head_exchange import MAX_TRIES, HeadExchange
+from traceml.trace.head_exchange import LATE_BEGIN_STEPS, MAX_TRIES, HeadExchange
 from traceml.trace.session import Session
 
 TORCHRUN = {
@@ -241,6 +243,55 @@ def test_the_group_is_made_as_without_us_and_then_looked_at(session, job, monkey
         dist.destroy_process_group()
     session.take_hooks_out()
     assert dist.init_process_group is original
+
+
+@pytest.fixture
+def one_rank(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """A job of one rank that `init_process_group` finds without arguments."""
+    for name, value in {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}.items():
+        monkeypatch.setenv(name, value)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        monkeypatch.setenv("MASTER_PORT", str(free.getsockname()[1]))
+    yield
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def test_a_group_that_a_device_mesh_makes_is_looked_at(session, one_rank):
+    seen = []
+    exchange = HeadExchange(session)
+    exchange._after_init = lambda: seen.append(dist.is_initialized())
+    exchange.watch()
+    device_mesh.init_device_mesh("cpu", (1,))
+    assert seen == [True]
+
+
+def after_steps(session: Session, steps: int) -> None:
+    session.recorder.ends = steps
+    for look in tuple(session.looks):
+        look()
+
+
+def test_a_group_that_was_made_past_us_is_found_after_the_first_steps(
+    session, store, job, one_rank
+):
+    make_group = dist.init_process_group  # as `from torch.distributed import …` keeps it
+    exchange = HeadExchange(session)
+    exchange.watch()
+    after_steps(session, 1)  # there is no group yet
+    make_group("gloo")
+    job()
+    after_steps(session, 9)
+    assert not store.check([STORE_EXPECTED_KEY])
+    after_steps(session, 10)
+    assert store.check([STORE_EXPECTED_KEY])
+    assert session.looks == [exchange._look]
+
+
+def test_where_no_group_is_made_nobody_looks_for_ever(session):
+    HeadExchange(session).watch()
+    after_steps(session, LATE_BEGIN_STEPS[-1])
+    assert session.looks == []
 
 
 @pytest.mark.parametrize(

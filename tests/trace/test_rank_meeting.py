@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import socket
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Thread
 
 import pytest
 
+from traceml.model.environment import AGENT_MARK, MARKS
 from traceml.trace import rank_meeting
 from traceml.trace.rank_meeting import RankMeeting
 
@@ -88,3 +92,72 @@ def test_nobody_else_can_read_where_the_run_is(tmp_path: Path):
     (file,) = tmp_path.iterdir()
     assert file.stat().st_mode & 0o077 == 0
     assert str(os.getppid()) in file.name
+
+
+@pytest.fixture
+def run_folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "run"
+    (folder / MARKS).mkdir(parents=True)
+    return folder
+
+
+def dead_process() -> int:
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    return ended.pid
+
+
+def say_who_looks(folder: Path, agent: int, host: str | None = None) -> None:
+    (folder / MARKS / AGENT_MARK).write_text(f"{agent} {host or socket.gethostname()}")
+
+
+def test_a_rank_that_is_started_again_makes_a_new_run_where_the_agent_is_dead(run_folder: Path):
+    """Whoever started it lives on, as Ray's daemon does, and a rank that was killed told nobody."""
+    run = {"folder": str(run_folder), "maker": os.getpid()}
+    meeting().tell(run)
+    assert not meeting().is_first()  # the agent has not said who it is yet
+    say_who_looks(run_folder, os.getpid())
+    assert not meeting().is_first()
+    assert meeting().wait_for_run(30) == run
+    say_who_looks(run_folder, dead_process())
+    assert meeting().wait_for_run(0.05) is None
+    assert meeting().is_first()
+    assert not meeting().is_first()  # one makes it, the others wait for that one
+    new = {"folder": str(run_folder / "new"), "maker": os.getpid()}
+    meeting().tell(new)
+    assert meeting().wait_for_run(30) == new
+
+
+def test_an_agent_of_another_container_is_not_taken_for_dead(run_folder: Path):
+    meeting().tell({"folder": str(run_folder), "maker": os.getpid()})
+    say_who_looks(run_folder, dead_process(), host="another")
+    assert not meeting().is_first()
+
+
+def test_a_run_whose_first_rank_was_killed_is_about_to_end(run_folder: Path):
+    say_who_looks(run_folder, os.getpid())
+    meeting().tell({"folder": str(run_folder), "maker": dead_process()})
+    assert meeting().is_first()
+
+
+def test_under_torchrun_a_run_goes_on_without_its_first_rank(
+    run_folder: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    say_who_looks(run_folder, os.getpid())
+    meeting().tell({"folder": str(run_folder), "maker": dead_process()})
+    assert not meeting().is_first()
+
+
+def test_a_damaged_file_keeps_nobody_from_a_run(tmp_path: Path):
+    assert meeting().is_first()
+    (file,) = tmp_path.iterdir()
+    file.write_text("{")
+    assert meeting().is_first()
+
+
+def test_of_many_ranks_that_find_a_dead_run_one_makes_the_next(run_folder: Path):
+    meeting().tell({"folder": str(run_folder), "maker": dead_process()})
+    with ThreadPoolExecutor(8) as threads:
+        first = list(threads.map(lambda _: meeting().is_first(), range(8)))
+    assert sum(first) == 1

@@ -440,7 +440,7 @@ class Agent:
         self._guarded(self._nodes.look)
         if (
             self._nodes.is_joined
-            and self._guarded(self._nodes.deliver)
+            and self._guarded(self._nodes.deliver, notes, is_whole)
             and self._nodes.is_delivered
         ):
             folders.remove_summary(self._folder)

@@ -13,7 +13,7 @@ import secrets
 import socket
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -283,11 +283,16 @@ class NodeDuties:
         folders.note_move(folders.read_manifest(local), local)
         return local
 
-    def deliver(self) -> bool:
-        """At the end of a node: sends what is left; returns whether the head has all of it."""
+    def deliver(self, notes: Sequence[str] = (), is_whole: bool = True) -> bool:
+        """At the end of a node: sends what is left; returns whether the head has all of it.
+
+        Where the node's disk was full, say, not all of its records are on it: then it is not
+        `is_whole`, and `notes` say so, which the head shows.
+        """
         assert self._link is not None
-        self.is_delivered = self._link.finish(DELIVERY_TIMEOUT_S)
-        self._link.update(is_delivered=self.is_delivered)
+        self.is_delivered = self._link.finish(DELIVERY_TIMEOUT_S, is_whole, notes)
+        has_all = self.is_delivered and (is_whole or self._link.is_shared)
+        self._link.update(is_delivered=has_all)
         return self.is_delivered
 
     # Both

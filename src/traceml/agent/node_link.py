@@ -11,10 +11,13 @@ import hashlib
 import hmac
 import http.client
 import json
+import random
 import ssl
 import time
+import traceback
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from http import HTTPStatus
 from pathlib import Path
@@ -23,19 +26,34 @@ from typing import Any
 
 import msgspec
 
-from traceml.model.node import TRANSPORT_VERSION, HeadAddress, Header, NodeState, NodeWay
+from traceml.model.node import (
+    MAX_DRIFT,
+    TRANSPORT_VERSION,
+    HeadAddress,
+    Header,
+    NodeState,
+    NodeWay,
+)
+from traceml.model.secrets import masked_message
 from traceml.store.node_folders import read_node, write_node
 from traceml.store.node_mirror import FolderChanges
 
 SEND_EVERY_S = 1.0
 MIN_RETRY_S, MAX_RETRY_S = 0.5, 10.0
-"""How long to wait before a link is tried again: twice as long after each failure."""
+"""How long to wait before a link is tried again: twice as long after each failure, and a random
+part of it, so that not all nodes come back to a restarted head at the same moments."""
 REQUEST_TIMEOUT_S = 10.0
+GREETING_TIMEOUT_S = 600.0
+"""How long a node waits to be known: a restarted head reads all that it has of all nodes before it
+has answered the last of them, and one that gives up has to wait in the same queue again."""
 CLOCK_EXCHANGES = 16
 CLOCK_EVERY_S = 300.0
 """How often the clock is looked at again: clocks drift by some milliseconds in that time."""
-MAX_DRIFT = 5e-5
-"""How fast two clocks may drift apart: 4 s a day, as those of machines without a time server do."""
+LAST_EXCHANGES = 4
+"""At the end of the run, which waits for them."""
+OLD_CLOCK_S = 10.0
+"""After which the clock is looked at again at the end of the run: the last steps, whose moments are
+compared with those of other machines, are the ones just taken."""
 COMPRESSION = 6
 
 _packer = msgspec.msgpack.Encoder()
@@ -98,7 +116,8 @@ class HeadClient:
         """Returns how the head knows this node, and the files that it has of it; those of a node
         that shares its folder are not listed."""
         said = {"name": state.name, "node_id": state.node_id, "is_shared": is_shared}
-        _, answer = self._ask("POST", "/v1/hello", json.dumps(said).encode())
+        timeout_s = REQUEST_TIMEOUT_S if is_shared else GREETING_TIMEOUT_S
+        _, answer = self._ask("POST", "/v1/hello", json.dumps(said).encode(), timeout_s)
         try:
             return msgspec.convert(answer, Greeting)
         except msgspec.ValidationError as error:
@@ -132,12 +151,15 @@ class HeadClient:
         assert best is not None
         return best
 
-    def _ask(self, method: str, path: str, body: bytes = b"") -> tuple[int, dict[str, Any]]:
+    def _ask(
+        self, method: str, path: str, body: bytes = b"", timeout_s: float = REQUEST_TIMEOUT_S
+    ) -> tuple[int, dict[str, Any]]:
         """Returns the status and the answer; raises HeadRefuses, or BrokenLink."""
         try:
             if self._connection.sock is None:
                 self._connection.connect()
                 self._check_certificate()
+            self._connection.sock.settimeout(timeout_s)
             self._connection.request(method, path, body, self._headers)
             response = self._connection.getresponse()
             answer = json.loads(response.read())
@@ -204,15 +226,26 @@ class NodeLink:
         self._measured_s = 0.0
         """When the offset was measured that `node.json` has."""
         self._changes = FolderChanges(folder)
+        self._last_said = ""
+        self._noted: str | None = None
+        """What `node.json` has from this link that is wrong with it, until it works again."""
+        self._trouble_before: str | None = None
+        """What `node.json` said until then."""
+        self.failures = 0
+        """How often something failed that is no fault of the network's."""
         self._thread = Thread(target=self._run, name="link", daemon=True)
 
     def start(self) -> None:
         """Begins to send, in a thread of its own."""
         self._thread.start()
 
-    def finish(self, timeout_s: float) -> bool:
-        """Sends what is left; returns whether the head has confirmed all of it in time."""
-        self.update(is_finished=True)
+    def finish(self, timeout_s: float, is_whole: bool = True, notes: Sequence[str] = ()) -> bool:
+        """Sends what is left; returns whether the head has confirmed all of it in time.
+
+        `notes` say what is missing of this node's records even so: the head shows them.
+        """
+        trouble = "; ".join(filter(None, (self._state().trouble, *notes))) or None
+        self.update(is_finished=is_whole, trouble=trouble)
         self._is_ending = True
         self._wake.set()
         self._over.wait(timeout_s)
@@ -221,24 +254,33 @@ class NodeLink:
     def _run(self) -> None:
         retry_s = MIN_RETRY_S
         while not self._over.is_set():
-            client = HeadClient(self._address, self._authority)
             began_s = time.monotonic()
             try:
-                self._talk(client)
+                with closing(HeadClient(self._address, self._authority)) as client:
+                    self._talk(client)
+                return
             except HeadRefuses as error:
                 self._trouble(f"the head refused its records: {error}")
                 self._over.set()
+                return
             except BrokenLink:
-                if time.monotonic() - began_s > MAX_RETRY_S:
-                    retry_s = MIN_RETRY_S
-                self._pause(retry_s)
-                retry_s = min(MAX_RETRY_S, 2 * retry_s)
-            finally:
-                client.close()
+                pass  # the network, or the head is being restarted: nobody need be told
+            except OSError as error:  # a certificate that is not here, our own disk
+                self._trouble(f"its link to the head fails and is tried again ({error})")
+            except Exception as error:  # noqa: BLE001 - counted, said with its traceback, tried again
+                self.failures += 1
+                self._trouble(
+                    f"its link to the head fails and is tried again ({error!r})",
+                    masked_message(traceback.format_exc()),
+                )
+            if time.monotonic() - began_s > MAX_RETRY_S:
+                retry_s = MIN_RETRY_S
+            self._pause(retry_s)
+            retry_s = min(MAX_RETRY_S, 2 * retry_s)
 
     def _pause(self, most_s: float) -> None:
         """Waits before the link is tried again; a short time only, where the run ends."""
-        if self._is_ending or self._wake.wait(most_s):
+        if self._is_ending or self._wake.wait(random.uniform(most_s / 2, most_s)):
             time.sleep(MIN_RETRY_S)
 
     def _talk(self, client: HeadClient) -> None:
@@ -252,6 +294,7 @@ class NodeLink:
             self._changes.begin_from(found.files)
         while True:
             self._look_at_clock(client)
+            self._forget_trouble()
             is_last = self._is_ending  # asked before: what was written until then is sent
             if self.is_shared:
                 client.greet(state, is_shared=True)  # a sign of life
@@ -275,18 +318,38 @@ class NodeLink:
         """Measures the clock, where it is time for that; on a busy link the earlier result may be
         the better one still."""
         now_s = time.monotonic()
-        if now_s < self._clock_due_s:
+        if now_s >= self._clock_due_s:
+            found = client.measure_clock()
+        elif self._is_ending and now_s - self._measured_s > OLD_CLOCK_S:
+            found = client.measure_clock(LAST_EXCHANGES)
+        else:
             return
-        found = client.measure_clock()
         self._clock_due_s = now_s + CLOCK_EVERY_S  # only now: the link may break meanwhile
         before_s, passed_s = self._state().clock_uncertainty_s, now_s - self._measured_s
         if before_s is None or found.uncertainty_s <= before_s + MAX_DRIFT * passed_s:
             self._measured_s = now_s
-            self.update(clock_offset_s=found.offset_s, clock_uncertainty_s=found.uncertainty_s)
+            self.update(
+                clock_offset_s=found.offset_s,
+                clock_uncertainty_s=found.uncertainty_s,
+                clock_unix_s=time.time(),
+            )
 
-    def _trouble(self, words: str) -> None:
-        self._said(words)
-        self.update(trouble=words)
+    def _trouble(self, words: str, details: str = "") -> None:
+        """Says what goes wrong, in the log and in `node.json`; once, however often it is tried."""
+        if words != self._last_said:
+            self._last_said = words
+            self._said("\n".join(filter(None, (words, details))))
+        if words != self._noted:
+            if self._noted is None:
+                self._trouble_before = self._state().trouble
+            self._noted = words
+            self.update(trouble=words)
+
+    def _forget_trouble(self) -> None:
+        """The link works again: what was wrong with it is of no interest any more."""
+        if self._noted is not None and self._state().trouble == self._noted:
+            self.update(trouble=self._trouble_before)
+        self._noted = None
 
     def _state(self) -> NodeState:
         return read_node(self._folder) or NodeState(self._address.run_id, "node", way=NodeWay.HTTP)

@@ -15,7 +15,8 @@ import ssl
 import time
 import zlib
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from http import HTTPStatus
 from pathlib import Path
@@ -37,23 +38,27 @@ from traceml.store.node_folders import (
 )
 from traceml.store.node_mirror import (
     MAX_PIECES_BYTES,
+    CopyListing,
     FilePiece,
     ForgedPiece,
     MissingBytes,
     apply_piece,
-    list_copy,
 )
 
 MAX_BODY_BYTES = 2 * MAX_PIECES_BYTES
 """Of a request, compressed or not: random bytes grow a little when they are compressed."""
 MAX_HEADER_BYTES = 8 << 10
 MAX_CONNECTIONS = 2_048
+BACKLOG = 1_024
+"""Nodes that may ask for a connection at one moment: all come back at once to a restarted head."""
 REQUEST_TIMEOUT_S = 30.0
 """How long the parts of one request may take to arrive."""
 IDLE_TIMEOUT_S = 120.0
 """How long a connection stays open without a request."""
 _OVERHEAD_BYTES = 64 << 10
 """Names and places of the pieces of one request."""
+
+_Answer = dict[str, Any] | Awaitable[dict[str, Any]]
 
 _pieces = msgspec.msgpack.Decoder(list[FilePiece])
 
@@ -99,6 +104,9 @@ class HeadServer:
         self._stopping: asyncio.Event | None = None
         self._thread = Thread(target=self._run, name="head", daemon=True)
         self._connections = 0
+        self._listing = CopyListing()
+        self._lister = ThreadPoolExecutor(1, "listing")
+        """Reads the copies of nodes that begin anew: gigabytes, during which the others go on."""
 
     def start(self) -> None:
         """Listens; raises OSError where that is not possible, also for a bad certificate."""
@@ -148,6 +156,7 @@ class HeadServer:
                 self.address.host,
                 self.address.port,
                 limit=MAX_HEADER_BYTES,
+                backlog=BACKLOG,
                 ssl=context,
                 reuse_address=True,
             )
@@ -160,6 +169,7 @@ class HeadServer:
         self._ready.set()
         await self._stopping.wait()
         server.close()  # connections end with the loop: nobody waits for them
+        self._lister.shutdown(wait=False, cancel_futures=True)
 
     def _tls(self) -> ssl.SSLContext | None:
         if self._certificate is None:
@@ -194,9 +204,11 @@ class HeadServer:
             return False
         try:
             request = _parse(head)
-            act = self._checked(request)
+            act = self._checked(request, reader)
             body = await asyncio.wait_for(reader.readexactly(request.body_bytes), REQUEST_TIMEOUT_S)
             answer = act(body)
+            if not isinstance(answer, dict):
+                answer = await answer
         except RefusedRequest as error:
             await self._reply(writer, error.status, {"error": str(error)}, error.why)
             return False  # a body that was not read would be taken for the next request
@@ -230,7 +242,9 @@ class HeadServer:
 
     # Requests
 
-    def _checked(self, request: _Request) -> Callable[[bytes], dict[str, Any]]:
+    def _checked(
+        self, request: _Request, reader: asyncio.StreamReader
+    ) -> Callable[[bytes], _Answer]:
         """Returns what answers a request, which may be read; raises RefusedRequest."""
         given = request.headers.get(Header.TOKEN, "").encode()
         if not hmac.compare_digest(given, f"Bearer {self.address.token}".encode()):
@@ -255,7 +269,7 @@ class HeadServer:
         if (request.method, place) == ("GET", "/v1/clock"):
             return self._tell_time
         if (request.method, place) == ("POST", "/v1/hello"):
-            return self._greet
+            return lambda body: self._greet(body, reader)
         if (request.method, place) == ("POST", "/v1/pieces") and name in self._heard_s:
             return lambda body: self._take(name, body)
         raise RefusedRequest(HTTPStatus.NOT_FOUND, "request", "the head has no such page")
@@ -263,7 +277,7 @@ class HeadServer:
     def _tell_time(self, _: bytes) -> dict[str, Any]:
         return {"unix_ns": time.time_ns()}
 
-    def _greet(self, body: bytes) -> dict[str, Any]:
+    async def _greet(self, body: bytes, reader: asyncio.StreamReader) -> dict[str, Any]:
         """A node's agent begins, or begins anew: tell it its name, and what is here of it."""
         try:
             said = json.loads(body)
@@ -276,10 +290,21 @@ class HeadServer:
         name = self._name_for(node_id, name)
         self._names[node_id] = name
         self._heard_s[name] = time.monotonic()
-        copy = self._folder / NODES / name
-        files = {} if is_shared else list_copy(copy)
+        files = {} if is_shared else await self._list_copy(name, reader)
         machine, folder = self.address.machine, self.address.folder
         return {"name": name, "files": files, "machine": machine, "folder": folder}
+
+    async def _list_copy(
+        self, name: str, reader: asyncio.StreamReader
+    ) -> dict[str, tuple[int, int]]:
+        """Returns what is here of a node; nothing is read for one that asks no longer."""
+
+        def is_wanted() -> bool:
+            self._heard_s[name] = time.monotonic()  # it waits for us
+            return self._is_open() and not reader.at_eof()
+
+        copy, loop = self._folder / NODES / name, asyncio.get_running_loop()
+        return await loop.run_in_executor(self._lister, self._listing.files, copy, is_wanted)
 
     def _name_for(self, node_id: str, name: str) -> str:
         """Returns a node's name here: the one it has, or that of its machine, made unique."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,6 +48,9 @@ class RunOptions:
     max_steps: int | None = None
     save_output: bool = False
     overwrite: bool = False
+    is_never_refused: bool = False
+    """Whether a name that is taken, or is none, gets the run another one instead of an error: a
+    framework starts its workers again with the name that they had before."""
     world_size: int | None = None
     nodes: int = 1
     node_rank: int = 0
@@ -157,6 +161,7 @@ def new_run(subject: str, command: list[str], options: RunOptions) -> Path:
         mode=options.mode,
         profile=options.profile,
         hostname=socket.gethostname(),
+        boot_id=folders.boot_id(),
         user=folders.user_name(),
         ring_folder=folders.make_ring_folder(),
         expected_world_size=options.world_size,
@@ -185,25 +190,51 @@ def _may_span_machines(command: list[str], options: RunOptions) -> bool:
 
 def _create(subject: str, options: RunOptions, may_span_machines: bool) -> Path:
     """Creates the run's folder; on a machine that is not the job's first one, under a name of its
-    own: they may share a logs folder."""
+    own: they may share a logs folder. A job of several machines is never refused because of a run
+    that may be its own."""
     name, logs, overwrite = options.run_name, options.logs_dir, options.overwrite
     if name is None:
         return folders.create_unique(logs, subject)
+    spared_s = folders.FRESH_S if may_span_machines else 0.0
     names = [name]
     if slurm_restarts():  # what was recorded before the job was put back into the queue stays
         names.append(f"{name}.restart-{slurm_restarts()}")
     for each in names:
         of_this_machine = f"{each}.{node_name(socket.gethostname())}"
+        wanted = of_this_machine if options.node_rank else each
         try:
-            return folders.create(logs, of_this_machine if options.node_rank else each, overwrite)
+            return folders.create(logs, wanted, overwrite, spared_s)
         except UsageError:
-            is_further = may_span_machines and not options.node_rank
-            if is_further and folders.is_going_on_elsewhere(logs / each):
-                # Another machine of the same job was first: only its ranks know which is which.
-                return folders.create(logs, of_this_machine, overwrite)
-            if each is names[-1]:
+            # Another machine of the same job may have been first: only its ranks know which is
+            # which, and containers often have one hostname.
+            is_last = each is names[-1]
+            is_valid = folders.is_run_name(f"{of_this_machine}-999")
+            is_of_this_job = (may_span_machines and is_valid) and (
+                folders.began_within(folders.YOUNG_S, logs / wanted)
+                if is_last
+                else folders.is_going_on_elsewhere(logs / wanted)
+            )
+            if is_of_this_job:
+                further = (f"{of_this_machine}-{number}" for number in itertools.count(2))
+                free = itertools.chain([of_this_machine], further)
+                return _create_first_free(logs, free, overwrite, spared_s)
+            if is_last and not options.is_never_refused:
                 raise
-    raise AssertionError("the last name was created, or refused")
+    if not folders.is_run_name(f"{name}-restart-1"):
+        return folders.create_unique(logs, subject)
+    restarts = (f"{name}-restart-{number}" for number in itertools.count(1))
+    return _create_first_free(logs, restarts, overwrite, spared_s)
+
+
+def _create_first_free(logs: Path, names: Iterable[str], overwrite: bool, spared_s: float) -> Path:
+    """Creates a run's folder under the first name that is not taken, of names without end."""
+    for each in names:
+        try:
+            return folders.create(logs, each, overwrite, spared_s)
+        except UsageError:
+            if not folders.is_run_name(each):  # too long: a number does not help
+                raise
+    raise AssertionError("the names have no end")
 
 
 def _rebuild(folder: Path) -> None:

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from traceml.model.environment import AGENT_LACKED_ROOM
+from traceml.model.environment import AGENT_LACKED_ROOM, HEAD
 from traceml.model.errors import TraceMLError, UsageError
 from traceml.model.node import JOIN_MARK, ORIGIN_MARK
 
@@ -57,7 +57,7 @@ def main(words: list[str]) -> int:
         agent.stay_for_restarts(options["launcher"])
     is_on_disk = agent.run()
     if options.get("meeting"):  # that the ranks could not remove: the launcher was killed, say
-        Path(options["meeting"]).unlink(missing_ok=True)
+        _remove_meeting(Path(options["meeting"]), folder)
     if is_on_disk:
         return 0
     return AGENT_LACKED_ROOM if agent.lacks_room else 1
@@ -72,19 +72,30 @@ def _new_run(options: dict[str, Any]) -> Path:
         run_name=options["run_name"],
         logs_dir=Path(options["logs_dir"]),
         overwrite=options["overwrite"],
+        is_never_refused=options.get("is_never_refused", False),
         mode="init",
         working_folder=options["working_folder"],
     )
     folder = new_run(options["subject"], options["command"], wanted)
     if options.get("origin"):
         folders.write_mark(folder, ORIGIN_MARK, options["origin"])
-    if options.get("join"):
-        folders.write_mark(folder, JOIN_MARK, options["join"])
+    if options.get("joins_head"):
+        # Not on our command line, which every user of this machine can read.
+        folders.write_mark(folder, JOIN_MARK, os.environ[HEAD])
     folders.hold(folder)  # until we end
     ring_folder = folders.read_manifest(folder).ring_folder
     print(json.dumps({"folder": str(folder), "ring_folder": ring_folder}), flush=True)
     _leave_output(folder / folders.AGENT_LOG)
     return folder
+
+
+def _remove_meeting(path: Path, folder: Path) -> None:
+    """Removes the file in which ranks find this run, unless they have begun another one since."""
+    try:
+        if json.loads(path.read_text()).get("folder") == str(folder):
+            path.unlink()
+    except (OSError, ValueError, AttributeError):
+        pass  # it is gone, or of a run that is being made
 
 
 def _leave_output(log: Path) -> None:

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from traceml.integrations.library_support import missing_library
-from traceml.trace.init import close, init
+from traceml.trace.init import close, init_in_callback
 
 try:
     from ray.train import get_context
@@ -28,7 +28,10 @@ class TraceMLCallback(WorkerCallback):  # type: ignore[misc]  # its package has 
         logs_dir: str | Path = "logs",
         trace_max_steps: int | None = None,
     ) -> None:
-        """`logs_dir` is meant from where the driver runs: workers have another current folder."""
+        """`logs_dir` is meant from where the driver runs: workers have another current folder.
+
+        Where Ray starts the workers again, their run is called `run_name-restart-1`, and so on.
+        """
         self._run_name = run_name
         self._logs_dir = str(Path(logs_dir).absolute())
         self._max_steps = trace_max_steps
@@ -44,7 +47,7 @@ class TraceMLCallback(WorkerCallback):  # type: ignore[misc]  # its package has 
             "NODE_RANK": context.get_node_rank(),
         }
         os.environ.update({name: str(value) for name, value in place.items()})
-        init(self._run_name, self._logs_dir, trace_max_steps=self._max_steps)
+        init_in_callback(self._run_name, self._logs_dir, self._max_steps)
 
     def before_worker_shutdown(self) -> None:
         """In each worker, after its training: Ray's workers end without Python's own clean-up."""

@@ -18,6 +18,9 @@ class Manifest:
     mode: str = "summary"
     profile: str = "essential"
     hostname: str = ""
+    boot_id: str = ""
+    """What tells its machine's running system from every other: containers often have one hostname,
+    and those of one machine see each other's locks. Empty where it is not known."""
     user: str = ""
     """Who ran it, by the name of the account; empty where that is not known."""
     ring_folder: str = ""

@@ -86,8 +86,17 @@ def create_unique(logs_folder: Path, script: str) -> Path:
             return folder
 
 
-def create(logs_folder: Path, name: str, overwrite: bool) -> Path:
-    """Creates the folder of a new run.
+def boot_id() -> str:
+    """Returns the random number that the running system drew when it started; empty where it has
+    none."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+def create(logs_folder: Path, name: str, overwrite: bool, spared_s: float = 0.0) -> Path:
+    """Creates the folder of a new run; one that began less than `spared_s` ago is not overwritten.
 
     Raises UsageError where the name is invalid or taken, OSError where the folder cannot be
     created.
@@ -100,7 +109,7 @@ def create(logs_folder: Path, name: str, overwrite: bool) -> Path:
         )
     folder = logs_folder.absolute() / name
     if overwrite and folder.exists():
-        _remove_run(folder)
+        _remove_run(folder, spared_s)
     try:
         folder.mkdir(PRIVATE, parents=True)
     except FileExistsError:
@@ -138,8 +147,9 @@ def is_right_in(logs_folder: Path, name: str) -> bool:
         return False
 
 
-def _remove_run(folder: Path) -> None:
-    """Removes an earlier run; anything that is no run, or is in progress, stays."""
+def _remove_run(folder: Path, spared_s: float) -> None:
+    """Removes an earlier run; anything that is no run, is in progress, or began less than
+    `spared_s` ago stays."""
     has_manifest = stat_regular(folder / MANIFEST) is not None
     is_run = folder.is_dir() and not folder.is_symlink() and has_manifest
     if not is_run and not _is_empty(folder):
@@ -147,7 +157,12 @@ def _remove_run(folder: Path) -> None:
             f"{folder} holds no {MANIFEST}, so it is not a run that --overwrite may replace; "
             "choose another --run-name"
         )
-    if is_going_on(folder):
+    if has_manifest and began_within(spared_s, folder):
+        raise UsageError(
+            f"the run {folder.name!r} has only just begun ({folder}), maybe on another machine of "
+            "this job, and --overwrite would destroy it; choose another --run-name"
+        )
+    if is_going_on(folder) or (not has_manifest and began_within(MANIFEST_TIMEOUT_S, folder)):
         raise UsageError(
             f"the run {folder.name!r} is still going on ({folder}), --overwrite would destroy it; "
             "wait for its end, or choose another --run-name"
@@ -218,10 +233,8 @@ def is_going_on_elsewhere(folder: Path) -> bool:
     """Returns whether another machine runs a job there that has begun within the last minutes."""
     _wait_for_manifest(folder)
     try:
-        began_s = read_manifest(folder).started_unix_s
-        is_young = abs(time.time() - began_s) < YOUNG_S
-        return is_young and _is_elsewhere(folder) and is_going_on(folder)
-    except (OSError, TraceMLError):
+        return began_within(YOUNG_S, folder) and _is_elsewhere(folder) and is_going_on(folder)
+    except OSError:
         return False
 
 
@@ -238,13 +251,29 @@ def _wait_for_manifest(folder: Path) -> None:
             time.sleep(0.02)
 
 
+def began_within(seconds: float, folder: Path) -> bool:
+    """Returns whether a run began less than so many seconds ago: by its manifest, or without one by
+    its folder's last change. Clocks of machines differ: one that begins later is as near."""
+    try:
+        began_s = read_manifest(folder).started_unix_s
+    except (OSError, TraceMLError):
+        try:
+            began_s = folder.stat().st_ctime
+        except OSError:
+            return False
+    return abs(time.time() - began_s) < seconds
+
+
 def _is_elsewhere(folder: Path) -> bool:
     """Returns whether another machine runs it: network file systems keep locks local."""
     try:
-        hostname = read_manifest(folder).hostname
+        manifest = read_manifest(folder)
     except (OSError, TraceMLError):
         return False
-    return hostname not in ("", socket.gethostname())
+    own = boot_id()
+    if own and manifest.boot_id:
+        return own != manifest.boot_id
+    return manifest.hostname not in ("", socket.gethostname())
 
 
 def _is_fresh(folder: Path) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import os
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from functools import lru_cache
@@ -141,7 +141,7 @@ class FolderChanges:
         has. What the node says of itself comes when all else is there."""
         self._planned, pieces, room = {}, [], MAX_PIECES_BYTES
         here = dict(self._files())
-        for name in sorted(self._sent.keys() - here.keys()):
+        for name in sorted(self._sent.keys() - here.keys() - set(self.files_left)):
             pieces.append(FilePiece(name, 0, b"", is_gone=True))
             self._planned[name] = None
         for name in sorted(here, key=_order):
@@ -169,8 +169,8 @@ class FolderChanges:
         self._sent[name] = _CopyState(0, 0)
 
     def _files(self) -> Iterator[tuple[str, os.stat_result]]:
-        left = []
-        for name, found in _listed(self._folder):
+        left: list[str] = []
+        for name, found in _listed(self._folder, left.append):
             if found.st_size > MAX_FILE_BYTES or any(fnmatch(name, each) for each in _KEPT_ON_NODE):
                 left.append(name)
             else:
@@ -253,20 +253,31 @@ def _order(name: str) -> tuple[int, str]:
     return {folders.MANIFEST: 0, NODE: 2}.get(name, 1), name
 
 
-def _listed(folder: Path) -> Iterator[tuple[str, os.stat_result]]:
-    """Yields the files of a run folder that belong into a copy of it, by their paths inside it."""
+def _listed(
+    folder: Path, left: Callable[[str], object] | None = None
+) -> Iterator[tuple[str, os.stat_result]]:
+    """Yields the files of a run folder that belong into a copy of it, by their paths inside it;
+    `left` is called with the names of those that cannot be looked at. Raises OSError."""
     for place in ("", *_FOLDERS):
         try:
             entries = list(os.scandir(folder / place))
-        except OSError:
+        except (FileNotFoundError, NotADirectoryError):
             continue
         for entry in entries[:MAX_FILES]:
             name = f"{place}/{entry.name}" if place else entry.name
-            if _is_listed(name) and entry.is_file(follow_symlinks=False):
-                try:
-                    yield name, entry.stat(follow_symlinks=False)
-                except FileNotFoundError:
-                    continue  # replaced meanwhile
+            if not _is_listed(name):
+                continue
+            try:
+                if not entry.is_file(follow_symlinks=False):
+                    continue
+                found = entry.stat(follow_symlinks=False)
+            except FileNotFoundError:
+                continue  # replaced meanwhile
+            except OSError:  # a file server that forgot it (ESTALE), a disk with errors
+                if left is not None:
+                    left(name)
+                continue
+            yield name, found
 
 
 def is_copied(name: str) -> bool:
@@ -294,19 +305,47 @@ def _open(path: Path) -> io.BufferedReader:
 # The copy
 
 
+class CopyListing:
+    """Lists copies of nodes' folders, and reads a file again only where it has changed since: when
+    a head comes back, every node asks for the listing of all that it ever sent."""
+
+    def __init__(self) -> None:
+        self._known: dict[Path, tuple[tuple[int, int, int], tuple[int, int]]] = {}
+        """By the path: inode, size and time of the last change; size and checksum."""
+
+    def files(
+        self, folder: Path, is_wanted: Callable[[], bool] = lambda: True
+    ) -> dict[str, tuple[int, int]]:
+        """Returns the files of a copy: their sizes and checksums by name. It stops, with those that
+        it has, as soon as the listing is no longer wanted."""
+        listed = {}
+        for name, found in _listed(folder):
+            if not is_wanted():
+                break
+            path, state = folder / name, (found.st_ino, found.st_size, found.st_mtime_ns)
+            before = self._known.get(path)
+            if before is None or before[0] != state:
+                try:
+                    before = state, _summed(path)
+                except OSError:
+                    continue
+                self._known[path] = before
+            listed[name] = before[1]
+        return listed
+
+
+def _summed(path: Path) -> tuple[int, int]:
+    """Returns the size and the checksum of a file."""
+    with _open(path) as file:
+        size = checksum = 0
+        while content := file.read(1 << 20):
+            size, checksum = size + len(content), zlib.crc32(content, checksum)
+    return size, checksum
+
+
 def list_copy(folder: Path) -> dict[str, tuple[int, int]]:
     """Returns the files of a copy: their sizes and checksums by name."""
-    found = {}
-    for name, _ in _listed(folder):
-        try:
-            with _open(folder / name) as file:
-                size = checksum = 0
-                while content := file.read(1 << 20):
-                    size, checksum = size + len(content), zlib.crc32(content, checksum)
-        except OSError:
-            continue
-        found[name] = size, checksum
-    return found
+    return CopyListing().files(folder)
 
 
 def apply_piece(folder: Path, piece: FilePiece) -> None:

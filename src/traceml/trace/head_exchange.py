@@ -43,6 +43,9 @@ SHORT_JOB_S = 30.0
 """In a job younger than this, machines may not have found each other when it ends …"""
 MAX_END_WAIT_S = 3.0
 """… and its end waits so long at most, on rank 0 and the first rank of each other machine."""
+LATE_BEGIN_STEPS = (1, 10)
+"""Complete steps after which it is looked whether there is a process group that was made past us:
+by an `init_process_group` that the script, or a library, imported before our hooks were set."""
 _POLL_S = 0.02
 
 
@@ -61,6 +64,7 @@ class HeadExchange:
         self._has_asked = False
         self._has_said = False
         """Whether the job's store knows that this machine is traced."""
+        self._late_steps = list(LATE_BEGIN_STEPS)
         self._after_init = session.guard(self._begin, any_thread=True)
         self._before_destroy = session.guard(self._conclude, any_thread=True)
         session.forgets.append(self._forget)
@@ -77,11 +81,28 @@ class HeadExchange:
         home: Any = sys.modules["torch.distributed.distributed_c10d"]
         made = self._beginning_after(home.init_process_group)
         destroyed = self._concluding_before(home.destroy_process_group)
-        for owner in (home, distributed):
-            self._session.replace(owner, "init_process_group", made)
-            self._session.replace(owner, "destroy_process_group", destroyed)
+        meshes: Any = sys.modules.get("torch.distributed.device_mesh")
+        for owner in filter(None, (home, distributed, meshes)):
+            for name, ours in (
+                ("init_process_group", made),
+                ("destroy_process_group", destroyed),
+            ):
+                if name in vars(owner):
+                    self._session.replace(owner, name, ours)
+        self._session.looks.append(self._begin_late)
         if distributed.is_initialized():
             self._after_init()
+
+    def _begin_late(self) -> None:
+        """After a step, as long as nothing has begun: there may be a process group all the same."""
+        steps = self._session.recorder.ends
+        if self._late_steps and steps < self._late_steps[0]:
+            return
+        self._late_steps = [due for due in self._late_steps if due > steps]
+        if sys.modules["torch.distributed"].is_initialized():
+            self._begin()
+        elif not self._late_steps:
+            self._stop_looking(self._begin_late)
 
     def _beginning_after(self, function: Callable[..., Any]) -> Callable[..., Any]:
         after = self._after_init
@@ -118,6 +139,7 @@ class HeadExchange:
         self._tries_left, self._store = 0, None
 
     def _begin(self) -> None:
+        self._stop_looking(self._begin_late)
         rank, _, local_rank, _, _ = place()
         if not spans_machines() or (rank and local_rank):
             return
@@ -134,7 +156,7 @@ class HeadExchange:
         if now_ns < self._due_ns:
             return
         if self._store is None:  # of the process that this one was forked from
-            self._stop_looking()
+            self._stop_looking(self._look)
             return
         self._tries_left -= 1
         self._due_ns = now_ns + self._pause_ns
@@ -147,16 +169,16 @@ class HeadExchange:
                 raise
             self._tries_left, self._store = 0, None
         if self._is_known or self._tries_left <= 0:
-            self._stop_looking()
+            self._stop_looking(self._look)
 
-    def _stop_looking(self) -> None:
-        if self._look in self._session.looks:
-            self._session.looks.remove(self._look)
+    def _stop_looking(self, look: Callable[[], None]) -> None:
+        if look in self._session.looks:
+            self._session.looks.remove(look)
 
     def _conclude(self) -> None:
         """The job ends: in a short one, see that all machines that take part know the head."""
         store, self._store = self._store, None
-        self._stop_looking()
+        self._stop_looking(self._look)
         if store is None:
             return
         is_short = time.monotonic() - self._begun_s < SHORT_JOB_S

@@ -43,7 +43,7 @@ from traceml.trace import current
 from traceml.trace.inject import sitecustomize
 from traceml.trace.interruptions import is_interruption
 from traceml.trace.marks import read_agent_mark
-from traceml.trace.rank_meeting import RankMeeting
+from traceml.trace.rank_meeting import RankMeeting, is_alive
 
 STARTING_S = 30.0
 """How long a new agent may take to say where the run is."""
@@ -76,10 +76,27 @@ def init(
         return
     _require_kineto(kineto)
     if current.current() is None:
-        if not _start_run(run_name, logs_dir, overwrite, trace_max_steps):
+        if not _start_run(_options(run_name, logs_dir, overwrite), trace_max_steps):
             return
         if kineto is not None:
             os.environ[KINETO] = str(kineto)
+    _begin_with_torch()
+
+
+def init_in_callback(
+    run_name: str | None, logs_dir: str | Path, trace_max_steps: int | None = None
+) -> None:
+    """Do what `init` does, for the callback of a framework that starts its workers again, with the
+    name that their run had: where it is taken the run is called NAME-restart-1, and so on."""
+    if os.environ.get(DISABLED):
+        return
+    if current.current() is None:
+        options = {**_options(run_name, logs_dir, overwrite=False), "is_never_refused": True}
+        if not _start_run(options, trace_max_steps):
+            return
+        name = Path(os.environ[RUN_FOLDER]).name
+        if run_name not in (None, name) and _close_run is not None:
+            _say(f"the run is called {name}: there is one named {run_name}, or none can be")
     _begin_with_torch()
 
 
@@ -114,7 +131,7 @@ def join_run_of_other_machine() -> None:
         **_options(None, _logs_folder_beside(begun), False),
         "subject": begun.name,
         "origin": str(begun),
-        "join": os.environ.get(HEAD),
+        "joins_head": HEAD in os.environ,  # the agent reads it there: it holds the run's token
         "is_detached": HEAD in os.environ,  # by Ray, whose workers kill their children at their end
     }
     try:
@@ -138,10 +155,7 @@ def _logs_folder_beside(begun: Path) -> Path:
     return Path(tempfile.mkdtemp(prefix="traceml-logs-"))
 
 
-def _start_run(
-    run_name: str | None, logs_dir: str | Path, overwrite: bool, max_steps: int | None
-) -> bool:
-    options = _options(run_name, logs_dir, overwrite)
+def _start_run(options: dict[str, Any], max_steps: int | None) -> bool:
     return _start_or_find(options, max_steps, RankMeeting.of_launcher())
 
 
@@ -169,7 +183,7 @@ def _start_or_find(
         _say("the run cannot be recorded: the rank that was first started no agent")
         return False
     _attach(found, max_steps)
-    if is_elastic() and place_in_environment()[2] == 0 and not _is_alive(found.get("maker")):
+    if is_elastic() and place_in_environment()[2] == 0 and not is_alive(found.get("maker")):
         _register(functools.partial(_close_again, found["folder"], os.getpid(), meeting))
     return True
 
@@ -393,12 +407,12 @@ def _close_again(folder: str, owner: int, meeting: RankMeeting) -> None:
     meeting.end()
     try:
         agent, _ = read_agent_mark(Path(folder))
-        if _is_alive(agent):
+        if is_alive(agent):
             (Path(folder) / MARKS / LEAVING_MARK).touch()
             until_s = time.monotonic() + CLOSING_S
-            while _is_alive(agent) and time.monotonic() < until_s:
+            while is_alive(agent) and time.monotonic() < until_s:
                 time.sleep(_POLL_S)
-            written = not _is_alive(agent)
+            written = not is_alive(agent)
         else:
             written = _close_with_successor(folder)
     except (OSError, ValueError, subprocess.TimeoutExpired) as error:
@@ -406,16 +420,6 @@ def _close_again(folder: str, owner: int, meeting: RankMeeting) -> None:
             raise
         written = False
     _say_how_it_ended(folder, written)
-
-
-def _is_alive(pid: int | None) -> bool:
-    """Whether a process of this machine still runs."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except (OSError, IndexError) as error:
-        if is_interruption(error):
-            raise
-        return False
 
 
 def _say_how_it_ended(folder: str, written: bool) -> None:

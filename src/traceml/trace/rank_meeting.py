@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
+import socket
 import time
 import zlib
 from pathlib import Path
@@ -18,6 +20,7 @@ from traceml.model.launcher_place import (
     place_in_environment,
 )
 from traceml.trace.interruptions import is_interruption
+from traceml.trace.marks import read_agent_mark
 
 _SHARED_MEMORY = Path("/dev/shm")
 _POLL_S = 0.02
@@ -61,16 +64,41 @@ class RankMeeting:
         return cls(_SHARED_MEMORY / f"traceml-init-{os.getuid()}-{plain}.json")
 
     def is_first(self) -> bool:
-        """Whether nobody was here before us; then we have to `tell` the others."""
+        """Whether nobody was here before us whose run goes on; then we have to `tell` the others.
+
+        A rank that was killed leaves the file of a run that is over, and where a long-lived parent
+        starts it again, as Ray does, it finds that."""
         flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC
         try:
             os.close(os.open(self._path, flags, 0o600))
         except FileExistsError:
-            return False
+            return self._take_over()
         except OSError as error:
             if is_interruption(error):
                 raise
             # shared memory is full: then each rank has a run of its own
+        return True
+
+    def _take_over(self) -> bool:
+        """Empty the file where the run in it is over; whether we were the ones to do so."""
+        try:
+            descriptor = os.open(self._path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except OSError as error:
+            if is_interruption(error):
+                raise
+            return False  # it was removed this moment: the run is about to be closed
+        with os.fdopen(descriptor, "r+") as file:
+            try:
+                # Not waited for: whoever has it does the same.
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                is_ours = os.fstat(descriptor).st_uid == os.getuid()
+                if not is_ours or not _is_over(file.read()):
+                    return False
+                file.truncate(0)
+            except OSError as error:
+                if is_interruption(error):
+                    raise
+                return False
         return True
 
     def tell(self, run: dict[str, Any]) -> None:
@@ -96,9 +124,11 @@ class RankMeeting:
                 if is_interruption(error):
                     raise
                 return None  # the first rank has ended already
-            if text:
+            if text and owner != os.getuid():
+                return None
+            if text and not _is_over(text):
                 run: dict[str, Any] = json.loads(text)
-                return run if "folder" in run and owner == os.getuid() else None
+                return run if "folder" in run else None
             time.sleep(_POLL_S)
         return None
 
@@ -110,6 +140,43 @@ class RankMeeting:
             if is_interruption(error):
                 raise
             # it is as small as files get
+
+
+def _is_over(text: str) -> bool:
+    """Whether the run in a meeting's file has ended, or is about to: its agent is dead, or the rank
+    that had it made was killed, with which the agent ends where no launcher starts that one again.
+
+    Of an agent that has not said yet who it is nothing is known, nor of one in another container.
+    """
+    if not text:
+        return False
+    try:
+        run: dict[str, Any] = json.loads(text)
+    except ValueError as error:
+        if is_interruption(error):
+            raise
+        return True  # damaged: nobody can find a run in it
+    if not is_elastic() and "maker" in run and not is_alive(run["maker"]):
+        return True
+    if "folder" not in run:
+        return False
+    try:
+        agent, host = read_agent_mark(Path(run["folder"]))
+    except (OSError, ValueError) as error:
+        if is_interruption(error):
+            raise
+        return False
+    return host == socket.gethostname() and not is_alive(agent)
+
+
+def is_alive(pid: int | None) -> bool:
+    """Whether a process of this machine still runs."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except (OSError, IndexError) as error:
+        if is_interruption(error):
+            raise
+        return False
 
 
 def _started(pid: int) -> str:
