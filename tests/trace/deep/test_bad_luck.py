@@ -49,18 +49,11 @@ class Model(nn.Module):
 
 
 @pytest.fixture
-def deep(traced, monkeypatch):
+def deep(begin_deep, monkeypatch):
     """A session that looks at as many steps as it may; what it wrote, when it is called."""
     monkeypatch.setattr(bursts, "LAYERS_SHARE", 1e9)
     monkeypatch.setattr(bursts, "MEMORY_EVERY", 2)
-    traced.session.begin_deep_profile()
-
-    def layers():
-        traced.finish()
-        (found,) = read_layers(traced.folder)
-        return found
-
-    return layers
+    return begin_deep()
 
 
 def train(model, each_step=lambda step, loss: None, steps=STEPS, call=None):

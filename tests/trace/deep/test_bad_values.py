@@ -23,17 +23,10 @@ from traceml.trace.deep.loss_graph import InnermostLayers, LayerSpan, usual_arou
 
 
 @pytest.fixture
-def deep(traced, monkeypatch):
+def deep(begin_deep, monkeypatch):
     """A session with the deep profile that measures the norms of every step."""
     monkeypatch.setattr(gradient_norms, "NORMS_SHARE", 1.0)
-    traced.session.begin_deep_profile()
-
-    def layers():
-        traced.finish()
-        (found,) = read_layers(traced.folder)
-        return found
-
-    return layers
+    return begin_deep()
 
 
 def test_the_norm_of_each_layer_is_that_of_its_gradient_before_clipping(deep):

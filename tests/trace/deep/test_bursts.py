@@ -92,19 +92,6 @@ def train(model, steps=STEPS, batch=2, width=4, beside=lambda: None):
         optimizer.step()
 
 
-@pytest.fixture
-def deep(traced):
-    """A session with the deep profile; what it wrote, when it is called."""
-    traced.session.begin_deep_profile()
-
-    def layers():
-        traced.finish()
-        (found,) = read_layers(traced.folder)
-        return found
-
-    return layers
-
-
 def seconds(found, key, name):
     """A layer's own time, as a mean over the steps that were looked at."""
     return np.nanmean(found.times_ns[key][:, found.names.index(name)]) / 1e9

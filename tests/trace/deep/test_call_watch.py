@@ -7,7 +7,6 @@ import torch
 from torch import nn
 from torch.nn.modules import module as module_hooks
 
-from traceml.store.layer_records import read_layers
 from traceml.trace.deep import bursts
 from traceml.trace.deep.bursts import FIRST_BURST
 
@@ -15,17 +14,10 @@ STEPS = FIRST_BURST + 20
 
 
 @pytest.fixture
-def deep(traced, monkeypatch):
+def deep(begin_deep, monkeypatch):
     """A session that looks at as many steps as it may; what it wrote, when it is called."""
     monkeypatch.setattr(bursts, "LAYERS_SHARE", 1e9)
-    traced.session.begin_deep_profile()
-
-    def layers():
-        traced.finish()
-        (found,) = read_layers(traced.folder)
-        return found
-
-    return layers
+    return begin_deep()
 
 
 class Distilled(nn.Module):

@@ -10,7 +10,6 @@ from torch import nn
 from torch._dynamo.utils import counters
 from torch.nn.modules import module as module_hooks
 
-from traceml.store.layer_records import read_layers
 from traceml.trace.deep import bursts
 from traceml.trace.deep.bursts import FIRST_BURST, RECOMPILED
 from traceml.trace.deep.timed_steps import HIDDEN
@@ -119,17 +118,10 @@ def trained(way, steps=STEPS, sizes=(3,), dynamic=None):
 
 
 @pytest.fixture
-def deep(traced, monkeypatch):
+def deep(begin_deep, monkeypatch):
     """A session with the deep profile in every step that may be; what it wrote, when called."""
     monkeypatch.setattr(bursts, "LAYERS_SHARE", 1e9)
-    traced.session.begin_deep_profile()
-
-    def layers():
-        traced.finish()
-        (found,) = read_layers(traced.folder)
-        return found
-
-    return layers
+    return begin_deep()
 
 
 @pytest.mark.parametrize("way", WAYS)

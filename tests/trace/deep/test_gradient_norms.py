@@ -7,25 +7,11 @@ import torch
 from tests.trace.deep.test_bursts import Parts, WaitsBackward
 from torch import nn
 
-from traceml.store.layer_records import read_layers
 from traceml.trace.deep import bursts
 from traceml.trace.deep.gradient_norms import ALARM_STEPS, REMEMBERED_STEPS
 from traceml.trace.deep.time_budget import TimeBudget
 
 PASSES = 8
-
-
-@pytest.fixture
-def deep(traced):
-    """A session with the deep profile; what it wrote, when it is called."""
-    traced.session.begin_deep_profile()
-
-    def layers():
-        traced.finish()
-        (found,) = read_layers(traced.folder)
-        return found
-
-    return layers
 
 
 @pytest.fixture

@@ -9,21 +9,6 @@ import torch
 from tests.trace.deep.test_bursts import WAIT_S, seconds, train
 from torch import nn
 
-from traceml.store.layer_records import read_layers
-
-
-@pytest.fixture
-def deep(traced):
-    """A session with the deep profile; what it wrote, when it is called."""
-    traced.session.begin_deep_profile()
-
-    def layers():
-        traced.finish()
-        (found,) = read_layers(traced.folder)
-        return found
-
-    return layers
-
 
 class SlowBackward(torch.autograd.Function):
     @staticmethod

@@ -1,0 +1,30 @@
+"""Sessions with the deep profile."""
+
+from __future__ import annotations
+
+import pytest
+
+from traceml.store.layer_records import read_layers
+
+
+@pytest.fixture
+def begin_deep(traced):
+    """Begins the deep profile of a session; returns what tells, when it is called, what the profile
+    wrote."""
+
+    def begin():
+        traced.session.begin_deep_profile()
+        return layers
+
+    def layers():
+        traced.finish()
+        (found,) = read_layers(traced.folder)
+        return found
+
+    return begin
+
+
+@pytest.fixture
+def deep(begin_deep):
+    """A session with the deep profile; what it wrote, when it is called."""
+    return begin_deep()
