@@ -15,7 +15,7 @@ import pytest
 from processes import run_traceml
 
 SCRIPT = """
-import os, sys
+import gc, os, sys
 import torch, torch.distributed as dist
 from torch import nn
 from traceml.trace.deep.time_budget import TimeBudget
@@ -44,6 +44,10 @@ for step in range(STEPS):
     optimizer.zero_grad()
     model(x).square().mean().backward()
     optimizer.step()
+dist.barrier()
+# DDP sits in reference cycles; a gloo group that it keeps alive until exit may abort there
+del model, optimizer
+gc.collect()
 dist.destroy_process_group()
 """
 BUSY = "while True: pass"
