@@ -92,6 +92,29 @@ def test_what_a_node_records_is_at_the_head_soon(node: Path, head: Path, link: N
     assert read_refused(head) == {}
 
 
+def test_a_head_that_ends_as_soon_as_it_has_everything_has_everything(
+    node: Path, head: Path, monkeypatch: pytest.MonkeyPatch
+):
+    take = HeadServer._take
+
+    def take_until_the_node_has_finished(
+        server: HeadServer, name: str, body: bytes
+    ) -> dict[str, object]:
+        state = read_node(head / NODES / name)
+        if state is not None and state.is_finished:
+            raise ConnectionResetError  # as from a process that is gone
+        return take(server, name, body)
+
+    monkeypatch.setattr(HeadServer, "_take", take_until_the_node_has_finished)
+    server = HeadServer(head, ADDRESS)
+    server.start()
+    link = NodeLink(node, server.address)
+    link.start()
+    assert link.finish(5)
+    server.stop()
+    assert is_copied(node, head / NODES / "host-b")
+
+
 def test_a_clock_that_is_minutes_ahead_is_measured(
     node: Path, head: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -36,7 +36,7 @@ from traceml.model.node import (
 )
 from traceml.model.secrets import masked_message
 from traceml.store.node_folders import read_node, write_node
-from traceml.store.node_mirror import FolderChanges
+from traceml.store.node_mirror import FilePiece, FolderChanges
 
 SEND_EVERY_S = 1.0
 MIN_RETRY_S, MAX_RETRY_S = 0.5, 10.0
@@ -124,18 +124,23 @@ class HeadClient:
             raise BrokenLink(str(error)) from None
 
     def send(self, name: str, changes: FolderChanges) -> bool:
-        """Sends what has changed, as much as one request holds; returns whether there was any.
-
-        A request without any is a sign of life.
-        """
+        """Sends what has changed, as much as one request holds; returns whether there was any."""
         pieces = changes.next_pieces()
-        body = zlib.compress(_packer.encode(pieces), COMPRESSION)
-        status, answer = self._ask("POST", f"/v1/pieces?node={name}", body)
-        if status == HTTPStatus.CONFLICT:
-            changes.send_again(answer["name"])
-        else:
-            changes.confirm()
+        if pieces:
+            status, answer = self._send_pieces(name, pieces)
+            if status == HTTPStatus.CONFLICT:
+                changes.send_again(answer["name"])
+            else:
+                changes.confirm()
         return bool(pieces)
+
+    def show_life(self, name: str) -> None:
+        """Tells the head that the node is there, whether or not anything has changed."""
+        self._send_pieces(name, [])
+
+    def _send_pieces(self, name: str, pieces: Sequence[FilePiece]) -> tuple[int, dict[str, Any]]:
+        body = zlib.compress(_packer.encode(pieces), COMPRESSION)
+        return self._ask("POST", f"/v1/pieces?node={name}", body)
 
     def measure_clock(self, exchanges: int = CLOCK_EXCHANGES) -> ClockOffset:
         """Returns by how much our clock is ahead, from the exchange with the shortest round trip:
@@ -300,6 +305,8 @@ class NodeLink:
                 client.greet(state, is_shared=True)  # a sign of life
             else:
                 self._send_all(client, name)
+                if not is_last:  # then the head may have ended, with all that it waited for
+                    client.show_life(name)
             if is_last:
                 self._delivered.set()
                 self._over.set()
