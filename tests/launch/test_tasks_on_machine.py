@@ -96,21 +96,28 @@ def test_a_first_task_without_a_run_is_not_waited_for(
 
 
 MPI = "OMPI_COMM_WORLD_{}"
+MEET = """
+import os, pathlib, time
+pathlib.Path("here-" + os.environ["OMPI_COMM_WORLD_RANK"]).touch()
+while len(list(pathlib.Path().glob("here-*"))) < 2:
+    time.sleep(0.01)
+"""
+"""As the tasks of a job do before they train: none ends before all have begun."""
+
+
+def start_task(folder: Path, rank: int) -> subprocess.Popen[bytes]:
+    """One of two tasks, in the environment that `mpirun -n 2 traceml run train.py` makes."""
+    place = {"RANK": rank, "LOCAL_RANK": rank, "SIZE": 2, "LOCAL_SIZE": 2, "NODE_RANK": rank}
+    names = {MPI.format(name): str(value) for name, value in place.items()}
+    environment = {**os.environ, **names, "PMIX_NAMESPACE": f"test-{folder}"}
+    command = [TRACEML, "run", "--run-name=job", "train.py"]
+    return subprocess.Popen(command, cwd=folder, env=environment, stderr=subprocess.PIPE)
 
 
 @pytest.mark.slow
 def test_two_tasks_of_mpi_are_one_run(tmp_path: Path):
-    """In the environment that `mpirun -n 2 traceml run train.py` makes."""
-    (tmp_path / "train.py").write_text(STEPS + "take_steps(5)\nraise SystemExit(0)\n")
-    started = []
-    for rank in range(2):
-        place = {"RANK": rank, "LOCAL_RANK": rank, "SIZE": 2, "LOCAL_SIZE": 2, "NODE_RANK": rank}
-        names = {MPI.format(name): str(value) for name, value in place.items()}
-        environment = {**os.environ, **names, "PMIX_NAMESPACE": f"test-{tmp_path}"}
-        command = [TRACEML, "run", "--run-name=job", "train.py"]
-        started.append(
-            subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE)
-        )
+    (tmp_path / "train.py").write_text(STEPS + MEET + "take_steps(5)\nraise SystemExit(0)\n")
+    started = [start_task(tmp_path, rank) for rank in range(2)]
     said = [process.communicate(timeout=120)[1].decode() for process in started]
     assert [process.returncode for process in started] == [0, 0], said
     (run,) = (tmp_path / "logs").iterdir()
@@ -119,3 +126,13 @@ def test_two_tasks_of_mpi_are_one_run(tmp_path: Path):
     assert summary["meta"]["world_size"] == 2
     assert summary["meta"]["nodes_observed"] == 1
     assert sum("TraceML · job" in each for each in said) == 1
+
+
+@pytest.mark.slow
+def test_a_task_that_comes_when_the_run_of_another_is_over_trains_all_the_same(tmp_path: Path):
+    (tmp_path / "train.py").write_text(STEPS + "take_steps(5)")
+    for rank in range(2):
+        process = start_task(tmp_path, rank)
+        said = process.communicate(timeout=120)[1].decode()
+        assert process.returncode == 0, said
+    assert len(list((tmp_path / "logs").iterdir())) == 2

@@ -20,7 +20,12 @@ from traceml.launch.tasks_on_machine import TaskRun, TasksOnMachine
 from traceml.launch.views import open_view
 from traceml.model.environment import NOTIFY, TOKEN
 from traceml.model.errors import TraceMLError, UsageError
-from traceml.model.launcher_place import slurm_restarts, spans_machines
+from traceml.model.launcher_place import (
+    has_rank,
+    place_in_environment,
+    slurm_restarts,
+    spans_machines,
+)
 from traceml.model.run import Manifest
 from traceml.model.secrets import masked
 from traceml.model.tracker import LOG_TO_MARK, closing_messages
@@ -151,7 +156,7 @@ def new_run(subject: str, command: list[str], options: RunOptions) -> Path:
 
     Raises UsageError where the name is invalid or taken, OSError where nothing can be written.
     """
-    folder = _create(subject, options, _may_span_machines(command, options))
+    folder = _create(subject, options, _may_have_others(command, options))
     manifest = Manifest(
         run_name=folder.name,
         started_unix_s=time.time(),
@@ -181,21 +186,28 @@ _MACHINES = ("GROUP_WORLD_SIZE", "SLURM_NNODES", "PET_NNODES")
 """What torch's launcher, Slurm and Kubernetes' operator set to the number of a job's machines."""
 
 
-def _may_span_machines(command: list[str], options: RunOptions) -> bool:
-    """Returns whether the job has, or may have, further machines."""
+def _may_have_others(command: list[str], options: RunOptions) -> bool:
+    """Returns whether the job has, or may have, further machines or tasks that create runs."""
     said = (os.environ.get(name, "1") for name in _MACHINES)
     asks = any(word.replace("_", "-").startswith("--nnodes") for word in command)
-    return options.nodes > 1 or asks or spans_machines() or any(each != "1" for each in said)
+    is_task = has_rank() and place_in_environment().local_world > 1
+    return (
+        options.nodes > 1
+        or asks
+        or is_task
+        or spans_machines()
+        or any(each != "1" for each in said)
+    )
 
 
-def _create(subject: str, options: RunOptions, may_span_machines: bool) -> Path:
+def _create(subject: str, options: RunOptions, may_have_others: bool) -> Path:
     """Creates the run's folder; on a machine that is not the job's first one, under a name of its
-    own: they may share a logs folder. A job of several machines is never refused because of a run
-    that may be its own."""
+    own: they may share a logs folder. A job of several machines or tasks is never refused because
+    of a run that may be its own."""
     name, logs, overwrite = options.run_name, options.logs_dir, options.overwrite
     if name is None:
         return folders.create_unique(logs, subject)
-    spared_s = folders.FRESH_S if may_span_machines else 0.0
+    spared_s = folders.FRESH_S if may_have_others else 0.0
     names = [name]
     if slurm_restarts():  # what was recorded before the job was put back into the queue stays
         names.append(f"{name}.restart-{slurm_restarts()}")
@@ -205,11 +217,11 @@ def _create(subject: str, options: RunOptions, may_span_machines: bool) -> Path:
         try:
             return folders.create(logs, wanted, overwrite, spared_s)
         except UsageError:
-            # Another machine of the same job may have been first: only its ranks know which is
-            # which, and containers often have one hostname.
+            # Another machine of the same job may have been first, or a task whose run is over: only
+            # their ranks know which is which, and containers often have one hostname.
             is_last = each is names[-1]
             is_valid = folders.is_run_name(f"{of_this_machine}-999")
-            is_of_this_job = (may_span_machines and is_valid) and (
+            is_of_this_job = (may_have_others and is_valid) and (
                 folders.began_within(folders.YOUNG_S, logs / wanted)
                 if is_last
                 else folders.is_going_on_elsewhere(logs / wanted)
