@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader, Dataset
 CLASSES = 10
 EPOCHS = 2
 BATCH_SIZE = 32
-REQUEST_S = 0.004
+REQUEST_S = 0.0015
 """How long the store takes to answer a request for one image."""
 
 
@@ -100,7 +100,7 @@ def validate(model: nn.Module, loader: DataLoader) -> float:
 
 
 def train(options: argparse.Namespace, folder: Path) -> None:
-    loader = build_loader(RemoteImages(20 * BATCH_SIZE, train=True), options)
+    loader = build_loader(RemoteImages(40 * BATCH_SIZE, train=True), options)
     held_out = DataLoader(RemoteImages(2 * BATCH_SIZE, train=False), BATCH_SIZE)
     model = build_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=1e-4)
