@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from traceml.store.layer_records import KernelStep, Launches, LayerRecords
+from traceml.store.layer_records import KernelStep, Launches, LayerNumbers, LayerRecords
 from traceml.store.records import RunRecords
 
 
@@ -36,6 +36,12 @@ def layer_records(
     )
 
 
+def with_norms(record, norms, steps=None):
+    """The same layers with the norm of each one's gradient over steps, by name."""
+    rows = np.array([norms[name] for name in record.names], float).T
+    return replace(record, norms=LayerNumbers(tuple(steps or range(1, len(rows) + 1)), rows))
+
+
 def burst_records(pid=0, bursts=14, own_ms=None, slow=None, slow_from=0, noise=0.03, device=1.0):
     """Layers as they are timed in bursts of two steps, with noise in every layer and burst.
 
@@ -52,13 +58,14 @@ def burst_records(pid=0, bursts=14, own_ms=None, slow=None, slow_from=0, noise=0
     return replace(found, steps=steps)
 
 
-def kernel_step(busy_ms, by_kernel, layer_busy_ms, kernels=10, step=9):
+def kernel_step(busy_ms, by_kernel, layer_busy_ms, kernels=10, step=9, copies_ms=(0.0, 0.0)):
     names, calls, took, layers = zip(*by_kernel, strict=True) if by_kernel else ((),) * 4
     return KernelStep(
         step=step,
         busy_ns=int(busy_ms * 1e6),
         kernels=kernels,
-        copies_ns=0,
+        copies_ns=int(copies_ms[0] * 1e6),
+        copies_alone_ns=None if copies_ms[1] is None else int(copies_ms[1] * 1e6),
         communication_ns=0,
         communication_alone_ns=0,
         launches=Launches(names, np.array(layers)),

@@ -13,9 +13,6 @@ from typing import Any
 import torch
 from torch import nn
 
-HUGE_BYTES = 1 << 46
-"""More than any machine has."""
-
 
 class Planted:
     """What a planted layer knows: how large its fault is, and from which step on it is there."""

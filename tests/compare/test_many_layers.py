@@ -84,6 +84,34 @@ def test_equal_runs_and_runs_without_layers() -> None:
     assert some.rows[0].changes["B"].rhs is None
 
 
+def another_model() -> Summary:
+    own = {"stem": 2.0, **{f"stages.{n}": 1.0 for n in range(3)}}
+    held = {"parameters": [1 << place for place in range(4)]}
+    record = layer_records(forward_ms=own, noise=0.01, steps=12, held=held)
+    return build(with_layers(make_run(steps=40), record), 0.0, "0")
+
+
+@pytest.mark.parametrize("others", [(another_model(),) * 2, (another_model(), trained())])
+def test_layers_that_some_runs_alone_have_are_named(others: tuple[Summary, ...]) -> None:
+    runs = candidates(trained(), *others)
+    found = compare_many(runs)
+    text = many_text(found)
+    assert found.layers is not None and found.layers.compared["B"] == 0
+    assert found.layers.new["B"].names[0] == "stem" and found.layers.gone["B"].layers == 9
+    told = " ".join(text.split())
+    assert "New in B: 4 layers (stem, stages." in told and "Gone in B: 9 layers (" in told
+    none = "Layers: no layer of A is in any of the other runs."
+    assert (none in text) == (others[1] is others[0])
+    compared = tuple(
+        ComparedRun(letter, each.name, each.summary, is_served=True)
+        for letter, each in zip("ABC", runs, strict=True)
+    )
+    page = many_runs_page(ManyRuns(found=found, entries=compared, runs=compared))
+    (part,) = [each for each in page.parts if each.id == "layers"]
+    assert part.note is not None and "New in B: 4 layers (stem" in part.note
+    assert max(map(len, text.splitlines())) <= 100
+
+
 def test_a_layer_that_a_run_does_not_have_is_not_measured_there() -> None:
     own = {"": 0.1, "embed": 40.0}
     record = layer_records(forward_ms=own, noise=0.01, steps=12)

@@ -1,6 +1,7 @@
 """What layers hold, which batch fits, and what checkpointing blocks would save."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -26,6 +27,17 @@ def test_layers_that_repeat_are_one_group_and_the_largest_is_first():
         ("blocks.*", (2, 10)),
     ]
     assert (found.lasting_bytes, found.saved_bytes) == (200, 100)
+
+
+def test_groups_of_several_classes_whose_names_differ_in_a_number_alone_are_told_apart():
+    kinds = ("Net", "Embedding", "Block", "Mlp", "Norm", "Mlp", "Linear")
+    found = layer_memory([replace(memory_of(), kinds=kinds)])
+    assert [group.name for group in found.groups][2:] == ["blocks.*.mlp", "blocks.0", "blocks.1"]
+    names = ("", *(f"enc.{n}" for n in range(4)), "head", "tail")
+    kinds = ("Net", "Linear", "LayerNorm", "Linear", "LayerNorm", "Linear", "Linear")
+    found = layer_memory([replace(memory_of(), names=names, kinds=kinds)])
+    of_several = {group.name for group in found.groups if group.layers > 1}
+    assert of_several == {"enc.* (Linear)", "enc.* (LayerNorm)"}
 
 
 def test_checkpointing_saves_all_but_one_of_the_blocks():

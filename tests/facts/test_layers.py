@@ -4,8 +4,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from layer_runs import kernel_step, layer_records
-from traceml.facts.layers import Bound, layer_profile
+from factories import make_run
+from layer_runs import kernel_step, layer_records, with_layers
+from traceml.facts.gather import gather
+from traceml.facts.layer_means import Bound
+from traceml.facts.layers import layer_profile
 from traceml.model.settings import Settings
 
 BF16 = Settings(autocast_dtype="bfloat16")
@@ -125,7 +128,53 @@ def test_a_stage_that_two_ranks_share_is_compared_between_these():
     records = [layer_records(pid=rank, forward_ms=own) for rank, own in took_ms.items()]
     first = by_name(layer_profile(records, {rank: rank for rank in took_ms}))["first"]
     assert first.worst_rank == 1 and first.total_s == pytest.approx(0.004)
-    assert (first.worst_s, first.median_s) == (pytest.approx(0.006), pytest.approx(0.004))
+    assert first.other_rank == 0
+    assert (first.worst_s, first.median_s) == (pytest.approx(0.006), pytest.approx(0.002))
+
+
+def test_the_median_rank_is_one_of_the_ranks():
+    """No rank takes what is between two of them."""
+    for took_ms in ([1.0, 2.0, 6.0, 9.0], [9.0, 2.0, 1.0]):
+        records = [layer_records(pid=n, forward_ms={"a": ms}) for n, ms in enumerate(took_ms)]
+        (layer,) = layer_profile(records, {n: n for n in range(len(records))}).layers
+        assert (layer.worst_s, layer.median_s) == (pytest.approx(0.009), pytest.approx(0.002))
+        assert layer.worst_rank == took_ms.index(9.0) and layer.other_rank is None
+
+
+def waiting(pid, waits_ms, rest_ms, **more):
+    """Layers that wait for other ranks beside their own time, in the second half of the steps."""
+    found = layer_records(pid=pid, **more)
+    half = np.array([np.nan, np.nan, 1.0, 1.0])
+    waits = np.array([waits_ms.get(name, 0.0) for name in found.names]) * 2e6
+    found.times_ns["host_communication"] = half[:, None] * waits
+    outside = {"host_communication": half * 2e6 * rest_ms, "host_forward": np.full(4, 1e6)}
+    return replace(found, outside_ns=outside)
+
+
+def test_waiting_for_other_ranks_is_told_apart_from_what_layers_take():
+    own = {"": 1.0, "a": 2.0}
+    ranks = [waiting(0, {"a": 30.0}, 4.0, forward_ms=own), layer_records(pid=1, forward_ms=own)]
+    profile = layer_profile(ranks, {0: 0, 1: 1})
+    layers = by_name(profile)
+    assert layers["a"].communication_s == pytest.approx(0.015)
+    assert layers[""].communication_s is None
+    assert profile.communication_s == pytest.approx(0.015)
+    assert profile.rest_s["communication"] == pytest.approx(0.002)
+    assert layers[""].total_s == pytest.approx(0.003) and profile.phase_s("forward") == 0.003
+    alone = layer_profile([layer_records(forward_ms=own)], {})
+    assert alone.communication_s is None and "communication" not in alone.rest_s
+
+
+@pytest.mark.parametrize("kind", ["FSDP2", "DDP + FSDP2", "DeepSpeed"])
+def test_layers_whose_parameters_are_spread_over_ranks_are_not_compared_between_these(kind):
+    """What one of them takes longer may be waiting for the others."""
+    records = [layer_records(pid=n, forward_ms={"a": 2.0 + 8 * n}) for n in (0, 1)]
+    profile = layer_profile(records, {0: 0, 1: 1}, settings=Settings(parallelism=kind))
+    (layer,) = profile.layers
+    assert (layer.worst_rank, layer.worst_s, layer.median_s, layer.other_rank) == (None,) * 4
+    assert any("are not compared between ranks" in note for note in profile.notes)
+    (compared,) = layer_profile(records, {0: 0, 1: 1}, settings=Settings(parallelism="DDP")).layers
+    assert compared.worst_rank == 1 and compared.other_rank == 0
 
 
 def test_what_was_not_measured_of_a_layer_s_memory_is_missing():
@@ -196,9 +245,120 @@ def test_nothing_is_said_about_the_limits_of_an_unknown_device():
     assert profile.peak_flops is None and profile.layers[0].bound is None
 
 
+def test_a_layer_with_operations_that_nobody_could_count_has_no_number_nor_limit():
+    own = {"": 0.0, "blocks.0": 2.0, "blocks.1": 2.0, "head": 2.0}
+    counted = {
+        "forward_flops": np.array([0, 1, 1, 2]) * 1_000_000,
+        "backward_flops": np.zeros(4, np.int64),
+        "forward_bytes": np.full(4, 1_000),
+        "backward_bytes": np.zeros(4, np.int64),
+    }
+    uncounted = {"mine::product": (1, 2), "aten::_linalg_svd": (-1,)}
+    records = [
+        layer_records(pid=pid, clock="gpu", forward_ms=own, counted=counted, uncounted=unknown)
+        for pid, unknown in enumerate((uncounted, {}))  # also where only one rank met them
+    ]
+    profile = layer_profile(records, {0: 0, 1: 1}, "NVIDIA H200", BF16)
+    layers = by_name(profile)
+    for name in ("blocks.0", "blocks.1"):
+        layer = layers[name]
+        assert (layer.flops, layer.recompute_flops, layer.bound, layer.peak_share) == (None,) * 4
+    assert layers["head"].flops == 2_000_000 and layers["head"].bound is not None
+    assert (profile.flops, profile.recompute_flops) == (None, None)
+    (note,) = profile.notes
+    assert "not counted for aten::_linalg_svd, mine::product (in blocks.*)." in note
+
+
+def _counted_layer(**more):
+    counted = {
+        "forward_flops": np.array([2_000_000_000]),
+        "backward_flops": np.array([0]),
+        "forward_bytes": np.array([1_000_000]),
+        "backward_bytes": np.array([0]),
+    }
+    return layer_records(forward_ms={"a": 4.0}, counted=counted, **more)
+
+
+def test_how_fast_a_layer_computes_is_told_where_its_time_is_that_of_its_device():
+    for clock, device, speed in (
+        ("host", None, 5e11),
+        ("gpu", "NVIDIA H200", 5e11),
+        ("gpu", "Some GPU 9000", 5e11),
+        ("host", "NVIDIA H200", None),  # several devices: the host does not wait for them
+    ):
+        layer = layer_profile([_counted_layer(clock=clock)], {}, device, BF16).layers[0]
+        assert layer.flops_per_s == (None if speed is None else pytest.approx(speed)), clock
+
+
+def test_a_device_that_is_not_known_is_said_and_can_be_stated():
+    profile = layer_profile([_counted_layer(clock="gpu")], {}, "Some GPU 9000", BF16)
+    (note,) = profile.notes
+    assert "Some GPU 9000" in note and "bfloat16" in note and "TRACEML_DEVICE_PEAKS" in note
+    stated = _counted_layer(clock="gpu", stated_peaks="bf16=1,memory=2")
+    profile = layer_profile([stated], {}, "Some GPU 9000", BF16)
+    assert (profile.peak_flops, profile.notes) == (1e12, ())
+    assert profile.layers[0].peak_share == pytest.approx(0.5)
+    assert profile.layers[0].bound is Bound.COMPUTE
+    # Without the memory's bandwidth it is not known what limits a layer.
+    profile = layer_profile([replace(stated, stated_peaks="bf16=1")], {}, "Some GPU 9000", BF16)
+    assert profile.layers[0].peak_share is not None and profile.layers[0].bound is None
+
+
+def test_what_people_state_wrongly_is_said():
+    stated = _counted_layer(clock="gpu", stated_peaks="bf16=much")
+    profile = layer_profile([stated, stated], {}, "NVIDIA H200", BF16)
+    assert profile.peak_flops == 989e12
+    (note,) = profile.notes
+    assert note.startswith("TRACEML_DEVICE_PEAKS holds 'bf16=much'")
+
+
+def test_a_cpu_has_a_peak_where_people_state_it():
+    stated = _counted_layer(stated_peaks="fp32=1")
+    profile = layer_profile([stated], {}, "", Settings(parameter_dtype="float32"))
+    assert profile.peak_flops == 1e12
+    assert layer_profile([_counted_layer()], {}, "", BF16).notes == ()
+
+
+def test_why_operations_were_not_counted_is_said_once():
+    records = [
+        layer_records(pid=pid, forward_ms={"a": 1.0}, why_uncounted="it is compiled")
+        for pid in (1, 2)
+    ]
+    said = ("Floating-point operations are not counted: it is compiled.",)
+    assert layer_profile(records, {}).notes == said
+
+
+@pytest.mark.parametrize("has_reason", [False, True])
+def test_a_run_that_ended_before_operations_were_counted_says_so(has_reason):
+    reason = "it is compiled" if has_reason else None
+    run = with_layers(
+        make_run(steps=40), layer_records(forward_ms={"a": 1.0}, why_uncounted=reason)
+    )
+    (note,) = gather(run).layers.notes
+    assert ("the run ended before" in note) is not has_reason
+
+
 def test_notes_are_said_once_and_without_steps_there_are_no_layers():
     records = [
         layer_records(pid=pid, steps=0, forward_ms={"a": 1.0}, notes=("why",)) for pid in (1, 2)
     ]
     profile = layer_profile(records, {})
     assert profile.notes == ("why",) and profile.layers == () and profile.clock is None
+
+
+@pytest.mark.parametrize(
+    ("took", "usual", "ratio", "is_noted"),
+    [
+        ([9, 9, 3, 3, 3, 3], [1, 1, 2, 2, 2, 2], 1.5, True),
+        ([9, 9, 2, 2, 2, 2], [2, 2, 2, 2, 2, 2], 1.0, False),
+        ([9, 9, 500, 500], [1, 1, 2, 2], None, False),
+        ([2.0, np.nan], [np.nan, 1.0], None, False),
+        ([], [], None, False),
+    ],
+    ids=["slower", "no slower", "too few steps", "not known", "an older version's"],
+)
+def test_how_much_looking_slows_a_step_is_said(took, usual, ratio, is_noted):
+    record = layer_records(forward_ms={"a": 1.0}, took_ns=np.array(took), usual_ns=np.array(usual))
+    profile = layer_profile([record], {})
+    assert profile.slowed_by_looking == ratio
+    assert any(f"{ratio} times as long" in note for note in profile.notes) is is_noted

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from drawn_runs import page_of, part
 from factories import make_run
-from layer_runs import burst_records, kernel_step, layer_records, with_layers
+from layer_runs import burst_records, kernel_step, layer_records, with_layers, with_norms
+from traceml.figures.gradient_norms import norm_lines
 from traceml.figures.layer_record import LayerRows, LayerTree
 from traceml.figures.layer_tree import MAX_LAYERS, layer_tree
 from traceml.figures.layers import MAX_KERNELS, layers_part
-from traceml.figures.page import Part
+from traceml.figures.page import Lines, Part
 from traceml.summaries.build import build
-from traceml.summaries.layer_record import LayersSummary, LayerSummary
+from traceml.summaries.layer_record import (
+    GradientRiseSummary,
+    GradientsSummary,
+    LayersSummary,
+    LayerSummary,
+    NormCurvesSummary,
+)
 
 OWN_MS = {
     "": 0.5,
@@ -56,12 +65,14 @@ def test_what_is_computed_again_is_said_beside_the_operations_of_a_step() -> Non
     (tile,) = (tile for tile in found.tiles if tile.label == "Operations per step")
     assert tile.value == "3.00 MFLOP"
     assert tile.note == "1.00 MFLOP more are computed again in backward"
+    assert [tile.value for tile in found.tiles if tile.label == "Operations per second"] != []
 
 
 def test_the_part_stands_beside_the_step_s_time() -> None:
     page = page_of(with_layers(make_run(steps=40), layer_records(forward_ms=OWN_MS)))
     assert [found.id for found in page.parts][:2] == ["step-time", "layers"]
-    assert part(page, "layers").note == "4 steps looked at · CPU clock"
+    note = part(page, "layers").note or ""
+    assert note.startswith("4 steps looked at · CPU clock · Floating-point operations are not")
 
 
 def test_a_row_counts_what_is_below_its_name_and_its_own_time_apart() -> None:
@@ -148,6 +159,97 @@ def test_the_worst_rank_of_a_layer_is_named_with_what_it_takes_more() -> None:
     assert rows["a"] != "" and rows["(the model itself)"] == ""
 
 
+def test_of_two_ranks_the_slower_one_is_compared_with_the_other() -> None:
+    records = [layer_records(pid=pid, forward_ms={"a": 2.0 + 3 * pid}) for pid in range(3)]
+    for ranks, label in ((2, "Slower rank over the other"), (3, "Worst rank over median")):
+        run = with_layers(make_run(ranks=ranks, steps=40), *records[:ranks])
+        found = layers_part(build(run, 0.0, "0").layers)
+        assert found is not None
+        tree = found.figures[0]
+        assert isinstance(tree, LayerTree)
+        (column,) = [each for each in tree.single.columns if each.id == "over-median"]
+        assert (column.label, column.whole) == (label, (3.0,))
+
+
+def test_waiting_for_other_ranks_has_a_column_a_piece_of_the_bar_and_a_tile() -> None:
+    record = layer_records(forward_ms={"": 1.0, "a": 2.0})
+    record.times_ns["host_communication"] = np.full((4, 2), [0.0, 30e6])
+    record.outside_ns["host_communication"] = np.full(4, 6e6)
+    found = part_of(record)
+    tree = found.figures[0]
+    assert isinstance(tree, LayerTree)
+    assert values(tree.single, "communication")["a"] == 30.0
+    assert values(tree.single, "total")["(the model itself)"] == 3.0
+    assert "communication" in tree.bars[0].columns
+    (tile,) = [tile for tile in found.tiles if tile.label == "Communication, forward and backward"]
+    assert (tile.value, tile.note) == ("36.0 ms", "30.0 ms of it in layers, beside their time")
+
+
+def norm_chart(norms: dict[str, list[float]]) -> Lines:
+    found = part_of(with_norms(layer_records(forward_ms=dict.fromkeys(norms, 1.0)), norms))
+    (chart,) = [figure for figure in found.figures if isinstance(figure, Lines)]
+    return chart
+
+
+def test_gradient_norms_are_drawn_over_steps_on_a_log_axis() -> None:
+    explosion = {"a": [3.0] * 30 + [3e4] * 10, "b": [4.0] * 30 + [4e4] * 10}
+    chart = norm_chart(explosion)
+    assert chart.is_log and [one.name for one in chart.series] == ["whole model", "b", "a"]
+    assert chart.series[0].values == (5.0,) * 30 + (5e4,) * 10
+    assert chart.at == tuple(map(float, range(1, 41)))
+    (span,) = chart.spans
+    assert (span.begin, span.until, span.label) == (31.0, None, "10,000 × the usual norm")
+
+
+def test_norms_that_are_not_finite_are_marked_where_they_are() -> None:
+    norms = [1.0, math.inf, math.inf, 1.0, math.inf, *[1.0] * 3]
+    chart = norm_chart({"a": norms, "b": [1.0] * 8})
+    assert [(mark.begin, mark.until) for mark in chart.marks] == [(2.0, 3.0), (5.0, 5.0)]
+    assert chart.marks[0].label == "2 × not finite"
+    assert chart.caption is not None
+    assert chart.caption.endswith("Marked on top: 3 × not finite, first at step 2.")
+
+
+def test_norms_that_do_not_fit_their_steps_are_not_drawn() -> None:
+    curves = NormCurvesSummary((1, 2), 1, (1.0, 2.0), {"a": (1.0, 2.0)}, (0, 0))
+    assert norm_lines(GradientsSummary(curves=curves)) is not None
+    for damaged in (
+        structs.replace(curves, not_finite=(0, 0, 1)),
+        structs.replace(curves, whole=(1.0,)),
+        structs.replace(curves, layers={"a": (1.0,)}),
+    ):
+        assert norm_lines(GradientsSummary(curves=damaged)) is None
+    rise = GradientRiseSummary(1, 0.0, 1.0, "a", 1, 0.0, 1.0)
+    chart = norm_lines(GradientsSummary(curves=curves, rise=rise))
+    assert chart is not None and chart.spans == ()
+
+
+def test_lines_of_layers_whose_shown_names_are_alike_have_names_of_their_own() -> None:
+    long = "block." + "x" * 300
+    chart = norm_chart(
+        {f"{long}.a": [1.0] * 9, f"{long}.a.b.c": [2.0] * 9, "whole model": [3.0] * 9}
+    )
+    assert len({one.name for one in chart.series}) == len(chart.series) == 4
+
+
+@pytest.mark.parametrize(
+    ("norms", "unit", "shown"),
+    [
+        ((3.5, 0.25), "", (3.5, 0.25)),
+        ((0.298, 0.235), "", (0.298, 0.235)),
+        ((3.5e-5, 2e-6), "10⁻⁶", (35.0, 2.0)),
+        ((0.004, 0.0), "10⁻³", (4.0, 0.0)),
+    ],
+)
+def test_the_norm_of_each_layer_is_a_column(
+    norms: tuple[float, ...], unit: str, shown: tuple[float, ...]
+) -> None:
+    by_name = {"a": [norms[0]] * 9, "b": [norms[1]] * 9}
+    tree = tree_of(with_norms(layer_records(forward_ms={"a": 1.0, "b": 1.0}), by_name))
+    (column,) = [each for each in tree.single.columns if each.id == "gradient-norm"]
+    assert (column.unit, column.whole, column.own) == (unit, shown, None)
+
+
 def test_kernels_and_busy_time_are_told_and_the_many_are_cut() -> None:
     kernels = [(f"gemm{n}", 12, 1_000_000 * (90 - n), 0 if n else -1) for n in range(40)]
     record = layer_records(forward_ms={"a": 10.0}, kernels=(kernel_step(90.0, kernels, (9.0,)),))
@@ -179,6 +281,33 @@ def test_what_limits_a_group_is_told_where_all_agree() -> None:
     assert same.grouped.rows[0].bound == "compute"
     assert values(same.grouped, "mfu") == {"blocks.*": pytest.approx(20.0)}
     assert mixed is not None and mixed.grouped is not None and mixed.grouped.rows[0].bound == ""
+
+
+def test_how_fast_layers_compute_is_told_where_all_below_were_counted() -> None:
+    layers = {
+        "": LayerSummary(forward_ms=1.0, flops=0.0, flops_per_s=0.0),
+        "a": LayerSummary(forward_ms=0.0, flops=0.0),
+        "a.0": LayerSummary(forward_ms=1.0, flops=2e12, flops_per_s=2e15),
+        "a.1": LayerSummary(forward_ms=3.0, flops=2e12, flops_per_s=2e12 / 3e-3),
+        "b": LayerSummary(forward_ms=1.0, flops=1e12, flops_per_s=1e15),
+        "b.own": LayerSummary(forward_ms=1.0),
+    }
+    tree = layer_tree(LayersSummary(layers=layers, peak_flops_per_s=4e15))
+    assert tree is not None
+    speeds, shares = (values(tree.single, column) for column in ("flops-per-s", "mfu"))
+    assert speeds == {
+        "(the model itself)": None,
+        "a": 1000.0,
+        "a.0": 2000.0,
+        "a.1": pytest.approx(666.67),
+        "b": None,
+        "b.own": None,
+    }
+    assert shares["a"] == 25.0 and shares["b"] is None
+    own = values(tree.single, "flops-per-s", own=True)
+    assert own["b"] == 1000.0 and own["a"] is None and own["(the model itself)"] == 0.0
+    (column,) = [each for each in tree.single.columns if each.id == "flops-per-s"]
+    assert (column.label, column.unit) == ("FLOP/s", "TFLOP/s")
 
 
 def test_a_small_layer_of_a_large_model_keeps_its_digits() -> None:

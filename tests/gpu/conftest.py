@@ -21,6 +21,16 @@ def every_step(monkeypatch):
 
 
 @pytest.fixture
+def turn_at_gpu():
+    """Keeps the other programs of `make gpu` from the GPU: for tests that measure here, or start
+    programs that know of no turns."""
+    from gpu_programs import gpu_turn  # torch is the first thing to be missing
+
+    with gpu_turn.turn():
+        yield
+
+
+@pytest.fixture
 def traced(every_step, traced_as_usual):
     return traced_as_usual
 
@@ -46,3 +56,22 @@ def traced_as_usual(tmp_path):
 
     yield steps
     current.end()
+
+
+@pytest.fixture
+def begin_deep(traced, tmp_path):
+    """Begins the deep profile of a session; returns what tells, when it is called, what the profile
+    wrote."""
+    from traceml.store.layer_records import read_layers
+    from traceml.trace import current  # needs torch
+
+    def begin():
+        current.current().begin_deep_profile()
+        return layers
+
+    def layers():
+        traced()
+        (found,) = read_layers(tmp_path)
+        return found
+
+    return begin

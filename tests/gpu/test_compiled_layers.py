@@ -7,8 +7,6 @@ import pytest
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
-from traceml.store.layer_records import read_layers  # noqa: E402
-from traceml.trace import current  # noqa: E402
 from traceml.trace.deep import bursts  # noqa: E402
 from traceml.trace.deep.bursts import FIRST_BURST  # noqa: E402
 
@@ -69,17 +67,10 @@ def compiled_training(prepare):
 
 
 @pytest.fixture
-def deep(traced, tmp_path, monkeypatch):
+def deep(begin_deep, monkeypatch):
     """A session that looks at as many steps as it may; what it wrote, when it is called."""
     monkeypatch.setattr(bursts, "LAYERS_SHARE", 1e9)
-    current.current().begin_deep_profile()
-
-    def layers():
-        traced()
-        (found,) = read_layers(tmp_path)
-        return found
-
-    return layers
+    return begin_deep()
 
 
 def each_block(model):

@@ -92,6 +92,27 @@ def test_a_script_that_sleeps_between_steps(traced: Steps) -> None:
     check(idle_ms(traced()), "python", 20)
 
 
+def test_a_sleep_in_the_optimizers_closure(traced: Steps) -> None:
+    """It is the script's own code, on the GPU's clock as well."""
+    model, batch = tiny(), torch.randn(8, 32, device="cuda")
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        time.sleep(0.02)
+        loss = model(batch).square().mean()
+        loss.backward()
+        return loss
+
+    with gpu_turn.turn():
+        for _ in range(STEPS):
+            optimizer.step(closure)
+        torch.cuda.synchronize()
+    steps = traced()
+    check(idle_ms(steps), "python", 20)
+    assert median_ms(steps, "gpu_optimizer_ns") < 20
+
+
 def test_a_sleep_that_the_gpu_hides_in_part(traced: Steps) -> None:
     """The longer the GPU works, the less of 60 ms it idles."""
     with gpu_turn.turn():

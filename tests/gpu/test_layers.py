@@ -8,6 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
+from torch.utils.data import DataLoader  # noqa: E402
 
 from traceml.diagnose.rules import host_bound  # noqa: E402
 from traceml.diagnose.what_if import predict  # noqa: E402
@@ -18,6 +19,8 @@ from traceml.trace import current  # noqa: E402
 from traceml.trace.deep import bursts  # noqa: E402
 from traceml.trace.deep.bursts import FIRST_BURST  # noqa: E402
 from traceml.trace.profiler_turns import TEARDOWN  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("turn_at_gpu")
 
 
 class Repeated(nn.Module):
@@ -61,6 +64,41 @@ def test_layers_are_timed_on_the_gpu_and_their_memory_is_seen(traced, tmp_path):
     assert found.calls[0].tolist() == [1, 1, 1, 1, 1, 8]
     saved = dict(zip(found.names, found.held_bytes["saved"], strict=True))
     assert saved["2.inner"] == 7 * 4 * batch * width  # its first input is what the ReLU keeps
+
+
+@pytest.mark.parametrize("has_penalty", [False, True], ids=["plain", "gradient penalty"])
+def test_steps_with_two_optimizers_on_one_batch_are_seen_as_a_whole(
+    traced, tmp_path, monkeypatch, has_penalty
+):
+    """What is computed in backward for the penalty is numbered by the device's thread on its own,
+    from one on: it must not pass for operations of an earlier step."""
+    monkeypatch.setattr(bursts, "LAYERS_SHARE", 1e9)
+    width, steps = 256, 40
+    makes = nn.Sequential(nn.Linear(width, width), nn.Tanh(), nn.Linear(width, width)).cuda()
+    judges = nn.Sequential(nn.Linear(width, width), nn.Tanh(), nn.Linear(width, 1)).cuda()
+    makers, judge = (torch.optim.AdamW(model.parameters(), 1e-4) for model in (makes, judges))
+    current.current().begin_deep_profile()
+    for batch in DataLoader(torch.randn(32 * steps, width), batch_size=32):
+        real = batch.cuda().requires_grad_(has_penalty)
+        made = makes(torch.randn(32, width, device="cuda"))
+        judge.zero_grad()
+        seen = judges(real).mean()
+        loss = seen - judges(made.detach()).mean()
+        if has_penalty:
+            (gradient,) = torch.autograd.grad(seen, real, create_graph=True)
+            loss = loss + gradient.square().mean()
+        loss.backward()
+        judge.step()
+        makers.zero_grad()
+        judges(made).mean().backward()
+        makers.step()
+    traced()
+    (found,) = read_layers(tmp_path)
+    linear = [place for place, kind in enumerate(found.kinds) if kind == "Linear"]
+    assert len(found.steps) >= 4 and len(linear) == 4
+    assert (found.times_ns["gpu_backward"][:, linear] > 0).all()
+    assert bursts.REACHES_BACK not in found.notes
+    assert (found.counted["backward_flops"][linear] > 0).all()
 
 
 class Climbs(nn.Module):
@@ -197,6 +235,31 @@ def test_the_busy_time_of_one_recording_is_that_of_torch_s_own_trace():
     assert seen.kernels > 20 and seen.busy == pytest.approx(busy, rel=1e-3)
 
 
+@pytest.mark.parametrize("is_hidden", [True, False], ids=["behind compute", "alone"])
+def test_copies_on_a_stream_of_their_own_are_told_apart_by_what_runs_beside_them(is_hidden):
+    """A copy of 16 MB, which takes about a millisecond, during matrix products that take longer."""
+    from torch.profiler import ProfilerActivity, profile
+
+    from traceml.trace.deep.kernels import activities, step_activity
+
+    matrix = torch.randn(4096, 4096, device="cuda")
+    pinned, beside = torch.ones(4 << 20).pin_memory(), torch.cuda.Stream()
+    target = torch.empty(4 << 20, device="cuda")
+    matrix @ matrix
+    torch.cuda.synchronize()
+    with profile(activities=[ProfilerActivity.CUDA]) as trace:
+        for _ in range(20):
+            matrix @ matrix
+        if not is_hidden:
+            torch.cuda.synchronize()
+        with torch.cuda.stream(beside):
+            target.copy_(pinned, non_blocking=True)
+        torch.cuda.synchronize()
+    seen = step_activity(activities(trace.profiler.kineto_results.events()), [], 0)
+    assert seen.copies > 0
+    assert seen.copies_alone == (0 if is_hidden else seen.copies)
+
+
 def test_a_profiler_of_the_script_s_own_has_its_way(traced, tmp_path, monkeypatch):
     from torch.profiler import ProfilerActivity, profile
 
@@ -260,3 +323,50 @@ def test_recorded_kernels_say_how_short_a_launch_bound_step_could_be(traced, tmp
     (what_if,) = predict(facts, [finding])
     assert exact_ms / 1e3 <= 1.1 * what_if.predicted_s < facts.mean.step_s
     assert not what_if.is_upper_bound
+
+
+@pytest.mark.parametrize(("kind", "gates"), [(nn.LSTM, 4), (nn.GRU, 3), (nn.RNN, 1)])
+def test_the_operations_of_recurrent_layers_are_those_of_a_count_by_hand(
+    begin_deep, monkeypatch, kind, gates
+):
+    """cuDNN runs all layers, directions and moments at once."""
+    batch, length, width, hidden = 8, 12, 32, 64
+    monkeypatch.setattr(bursts, "COUNTED_BURST", 0)
+    layers = begin_deep()
+    model = kind(width, hidden, 2, bidirectional=True, batch_first=True).cuda()
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-4)
+    for _ in range(FIRST_BURST + 8):
+        inputs = torch.randn(batch, length, width, device="cuda")
+        loss = model(inputs)[0].square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    found = layers()
+    matrices = 2 * gates * hidden * ((width + hidden) + (2 * hidden + hidden))
+    assert found.uncounted == {}
+    assert found.counted["forward_flops"].sum() == 2 * batch * length * matrices
+    assert found.counted["backward_flops"].sum() == 2 * 2 * batch * length * matrices
+
+
+def test_layers_on_several_devices_are_said_to_be_timed_on_the_host(begin_deep):
+    """A CPU beside a GPU, as offloading does; several GPUs are alike."""
+    layers = begin_deep()
+
+    class OnBoth(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = nn.Linear(64, 64), nn.Linear(64, 64).cuda()
+
+        def forward(self, inputs):
+            return self.second(self.first(inputs).cuda())
+
+    model = OnBoth()
+    optimizer = torch.optim.SGD(model.parameters(), 1e-4)
+    for _ in range(FIRST_BURST + 8):
+        loss = model(torch.randn(8, 64)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    found = layers()
+    assert "host_forward" in found.times_ns and "gpu_forward" not in found.times_ns
+    assert len([note for note in found.notes if "on several devices (cpu, cuda:0)" in note]) == 1

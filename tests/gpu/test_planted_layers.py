@@ -14,6 +14,7 @@ sys.path.append(str(Path(__file__).parents[2]))  # the benchmarks lie beside the
 from benchmarks.layer_faults.catalog import LAYER_FAULTS  # noqa: E402
 from benchmarks.layer_faults.judge import judge  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("turn_at_gpu")
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "benchmarks" / "layer_faults" / "train.py"
 BY_NAME = {each.name: each for each in LAYER_FAULTS}

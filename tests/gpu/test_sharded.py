@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -93,6 +94,21 @@ def test_waiting_for_gathers_is_communication_on_the_gpus_clock(
     compute_ns = timed["gpu_forward_ns"] + timed["gpu_backward_ns"] + timed["gpu_optimizer_ns"]
     assert (compute_ns / 1e6 < WAIT_MS).all(), compute_ns
     assert (timed["gpu_communication_ns"] + compute_ns <= timed["gpu_body_ns"]).all()
+
+
+def test_waiting_for_gathers_is_in_the_time_of_no_layer(
+    group: None, monkeypatch: pytest.MonkeyPatch, begin_deep: Any
+) -> None:
+    with gpu_turn.turn():
+        written = begin_deep()
+        delay_gathers(monkeypatch)
+        train()
+    found = written()
+    blocks = [found.names.index(str(block)) for block in range(BLOCKS)]
+    waits_ms = np.median(found.times_ns["gpu_communication"], axis=0)[blocks] / 1e6
+    forward_ms = np.median(found.times_ns["gpu_forward"], axis=0)[blocks] / 1e6
+    assert (waits_ms >= 0.8 * WAIT_MS).all(), waits_ms
+    assert (forward_ms < 0.5 * WAIT_MS).all(), forward_ms
 
 
 def test_gathers_that_nothing_waits_for_hardly_count(group: None, traced: Any) -> None:

@@ -1,6 +1,7 @@
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from msgspec.structs import replace as replace_struct
 
 from factories import make_run
@@ -57,14 +58,30 @@ def test_what_is_computed_again_stands_beside_the_utilisation():
         forward_ms=1.0,
         flops_per_step=2.88e12,
         recompute_flops_per_step=1.05e12,
+        flops_per_s=395.6e12,
         peak_flops_per_s=989e12,
         mfu=0.4,
     )
-    said = "  2.88 TFLOP per step: 40% of the device's 989 TFLOP/s (MFU)"
+    said = "  2.88 TFLOP per step, 396 TFLOP/s: 40% of the device's 989 TFLOP/s (MFU)"
     again = "  1.05 TFLOP more are computed again in backward (checkpointing)"
     lines = layer_lines(layers)
     assert lines[lines.index(said) + 1] == again
     assert again not in layer_lines(replace_struct(layers, recompute_flops_per_step=0.0))
+
+
+def test_how_fast_layers_compute_is_told_of_those_that_do_and_were_counted():
+    layers = {
+        "blocks.0": LayerSummary(forward_ms=1.0, flops=3e9, flops_per_s=3e12),
+        "blocks.1": LayerSummary(forward_ms=3.0, flops=3e9, flops_per_s=1e12),
+        "norm": LayerSummary(forward_ms=1.0, flops=0.0, flops_per_s=0.0),
+        "own": LayerSummary(forward_ms=1.0),
+        "half.0": LayerSummary(forward_ms=1.0, flops=3e9, flops_per_s=3e12),
+        "half.1": LayerSummary(forward_ms=1.0),
+    }
+    lines = layer_lines(LayersSummary(steps=8, layers=layers))
+    assert [line for line in lines if "FLOP" in line] == [
+        "  operations per second: blocks.* 1.50 TFLOP/s"
+    ]
 
 
 def test_no_sentence_is_cut_or_longer_than_a_line():
@@ -85,6 +102,7 @@ def test_no_sentence_is_cut_or_longer_than_a_line():
             first_norm=0.2145,
             usual_norm=0.2138,
             last_norm=0.1745,
+            last_norm_step=1024,
             bad_value=BadValueSummary(step=1031, phase="forward"),
         ),
         notes=("a note that is longer than one line, " * 4 + "and ends here",),
@@ -93,7 +111,7 @@ def test_no_sentence_is_cut_or_longer_than_a_line():
     said = " ".join(line.strip() for line in lines)
     assert max(map(len, lines)) <= 80
     assert "mean of all steps 12,180 ms" in said
-    assert "(first 0.2145, last finite 0.1745) in 41 steps; not finite from step 1,031 on" in said
+    assert "(first 0.2145, last finite 0.1745 at step 1,024) in 41 steps; not finite from" in said
     assert f"largest of a layer: 0.1234, {name[:40]}" in said
     assert said.endswith("and ends here")
 
@@ -103,7 +121,28 @@ def test_the_gpu_s_own_record_and_its_kernels_are_told():
     record = layer_records(forward_ms={"a": 10.0}, kernels=(kernel_step(9.0, kernels, (9.0,)),))
     lines = layer_lines(summary_of(record).layers)
     assert "  GPU busy 9.0 ms of a step by its own record, in 10 kernels" in lines
-    assert lines[-2].split() == ["gemm", "8.0", "ms", "89%", "×12"]
+    (gemm,) = [line for line in lines if "gemm" in line]
+    assert gemm.split() == ["gemm", "8.0", "ms", "89%", "×12"]
+
+
+@pytest.mark.parametrize(
+    ("copies_ms", "said"),
+    [
+        ((2.0, 0.5), "; copies 2.0 ms, 0.50 ms of it alone"),
+        ((2.0, None), "; copies 2.0 ms"),
+        ((0.05, 0.05), ""),
+    ],
+    ids=["told apart", "by an older version", "hardly any"],
+)
+def test_copies_are_told_and_how_much_of_them_nothing_hides(copies_ms, said):
+    step = kernel_step(9.0, [("gemm", 12, 8_000_000, 0)], (9.0,), copies_ms=copies_ms)
+    found = summary_of(layer_records(forward_ms={"a": 10.0}, kernels=(step,))).layers
+    assert found.activity.copies_alone_ms == copies_ms[1]
+    lines = layer_lines(found)
+    (at,) = [number for number, line in enumerate(lines) if "by its own record" in line]
+    whole = " ".join(line.strip() for line in lines[at:-1])
+    assert whole.startswith(f"GPU busy 9.0 ms of a step by its own record, in 10 kernels{said}")
+    assert max(map(len, lines)) <= 80
 
 
 def test_a_run_without_the_deep_profile_has_no_such_lines():
@@ -144,7 +183,7 @@ def test_layers_inside_compiled_code_are_told_and_have_no_time():
     assert inside.parameters_bytes == 4
     assert found.layers["blocks.0"].total_ms == 8.0 and found.forward_ms == 11.0
     lines = layer_lines(found)
-    assert lines[-3:] == [
+    assert [line for line in lines if "compiled" in line or "inside" in line] == [
         "  compiled, measured as a whole: blocks.*",
         "  with compiled functions in their own time: head",
         "  4 layers inside are not seen one by one; TORCH_COMPILE_DISABLE=1 shows them",
@@ -173,6 +212,32 @@ def test_a_rank_that_is_slow_in_one_layer_is_named():
     said = "  rank 2 takes 9.0 ms, the median rank 4.0 ms, in block.attn"
     assert said in lines_of(9.0)
     assert not any("median rank" in line for line in lines_of(4.2))
+
+
+def test_of_two_ranks_the_other_one_is_named():
+    run = make_run(ranks=2, steps=40)
+    records = [
+        layer_records(pid=rank.rank.pid, forward_ms={"a": 1.0, "b": 14.3 + 14 * rank.rank.rank})
+        for rank in run.ranks
+    ]
+    lines = layer_lines(build(with_layers(run, *records), 0.0, "0").layers)
+    assert "  rank 1 takes 28.3 ms, rank 0 14.3 ms, in b" in lines
+
+
+def test_waiting_for_other_ranks_is_told_beside_the_times_of_layers_and_where():
+    own = {f"blocks.{n}": 1.0 for n in range(4)} | {"head": 2.0}
+    record = layer_records(forward_ms=own)
+    record.times_ns["host_communication"] = np.tile([8e6] * 4 + [1e3], (4, 1))
+    record.outside_ns["host_communication"] = np.full(4, 9e6)
+    found = summary_of(record).layers
+    assert (found.forward_ms, found.communication_ms, found.rest_communication_ms) == (6, 32.001, 9)
+    said = "communication 41.0 ms beside these times: 32.0 ms in blocks.* ×4, 9.0 ms in no layer"
+    assert said in " ".join(line.strip() for line in layer_lines(found))
+    assert not any("communication" in line for line in layer_lines(alone_of(own)))
+
+
+def alone_of(own):
+    return summary_of(layer_records(forward_ms=own)).layers
 
 
 def test_layers_and_the_rest_of_each_phase_are_told_beside_the_mean_of_all_steps():

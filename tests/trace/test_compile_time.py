@@ -10,6 +10,8 @@ from torch import nn
 
 import traceml
 from traceml.store.layer_records import read_layers
+from traceml.store.load import drain_rings
+from traceml.store.record_file import RankFiles
 
 COMPILING_S = 0.2
 
@@ -94,6 +96,70 @@ def test_no_callback_is_left_behind(traced):
     assert "clear" not in vars(handler)
     assert not handler.start_callbacks
     assert not handler.end_callbacks
+
+
+FIRST_STEP = """
+import sys, time, torch
+from pathlib import Path
+from torch import nn
+from torch.utils.data import DataLoader
+from traceml.trace import current, hooks
+import traceml
+
+session = current.start(Path(sys.argv[1]), None, None)
+hooks.install(session)
+assert "torch._dynamo" not in sys.modules
+from torch._dynamo.backends.common import aot_autograd
+from functorch.compile import make_boxed_func
+
+def slow(graph, inputs):
+    time.sleep(0.2)
+    return make_boxed_func(graph.forward)
+
+model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1))
+compiled = torch.compile(model, backend=aot_autograd(fw_compiler=slow, bw_compiler=slow))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+def learn(batch):
+    compiled(batch).mean().backward()
+    optimizer.step()
+
+data = torch.randn(24, 4)
+if sys.argv[2] == "a loader":
+    for batch in DataLoader(data, batch_size=8):
+        learn(batch)
+elif sys.argv[2] == "marked steps":
+    for batch in data.split(8):
+        with traceml.trace_step(model):
+            learn(batch)
+else:
+    for batch in data.split(8):
+        learn(batch)
+current.end()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("loop", "compiled"),
+    [
+        ("a loader", ("forward", "backward")),
+        ("marked steps", ("forward", "backward")),
+        ("neither", ("backward",)),  # until then nobody knows that a step has begun
+    ],
+)
+def test_what_the_first_step_compiles_is_told(tmp_path, loop, compiled):
+    (tmp_path / "run.json").write_text('{"run_name": "first", "started_unix_s": 0}')
+    command = [sys.executable, "-c", FIRST_STEP, str(tmp_path), loop]
+    ran = subprocess.run(command, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    drain_rings(tmp_path, everything=True)
+    (files,) = RankFiles.all_in(tmp_path)
+    first, *others = files.read_steps()
+    compiling_s = first["compile_ns"] / 1e9
+    assert len(compiled) * COMPILING_S <= compiling_s <= first["wall_ns"] / 1e9
+    assert first["backward_ns"] < COMPILING_S * 1e9
+    assert others and all(step["compile_ns"] == 0 for step in others)
 
 
 def test_dynamo_is_not_loaded_by_us(tmp_path):

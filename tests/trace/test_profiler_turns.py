@@ -9,8 +9,9 @@ from torch import nn
 from torch.autograd import profiler
 from torch.profiler import ProfilerActivity, profile, schedule
 
-from traceml.trace.deep import bursts, gradient_norms, kernels
-from traceml.trace.deep.kernel_steps import KernelSteps
+from traceml.store.layer_records import read_layers
+from traceml.trace.deep import bursts, gradient_norms, kernel_steps, kernels
+from traceml.trace.deep.kernel_steps import GRAPHS, NSIGHT, KernelSteps
 from traceml.trace.deep.kernels import KernelRecording
 from traceml.trace.deep.layer_file import LayerFile
 from traceml.trace.profiler_turns import NSYS, TEARDOWN, ProfilerTurns, new_profile
@@ -199,6 +200,24 @@ def test_nothing_of_ours_records_under_nsight_systems(traced, monkeypatch):
     turns = ProfilerTurns(traced.session)
     monkeypatch.setenv(NSYS, "1")
     assert not turns.is_free and not KernelRecording(turns, "cpu").begin()
+
+
+@pytest.mark.parametrize(
+    ("uses_graphs", "session_of_nsight", "said"),
+    [(True, "", (GRAPHS,)), (False, "1", (NSIGHT,)), (False, "", ())],
+)
+def test_why_no_kernels_are_recorded_is_said_once(
+    traced, monkeypatch, uses_graphs, session_of_nsight, said
+):
+    if session_of_nsight:
+        monkeypatch.setenv(NSYS, session_of_nsight)
+    monkeypatch.setattr(kernel_steps, "is_on_one_gpu", lambda session, layers: True)
+    turns = ProfilerTurns(traced.session)
+    monkeypatch.setattr(turns, "_prepared", True)  # as by a profiler of the script's
+    file = LayerFile(traced.session)
+    steps = KernelSteps(traced.session, file, lambda: uses_graphs, turns)
+    assert [steps.begin([]) for _ in range(3)] == [False] * 3
+    assert [note for each in read_layers(traced.folder) for note in each.notes] == list(said)
 
 
 def test_a_recording_is_ended_by_the_thread_that_began_it_not_by_one_that_compiles(

@@ -17,6 +17,7 @@ from traceml.model.environment import KINETO, PROFILE
 from traceml.store.step_trace_records import read_step_traces
 from traceml.trace import hooks, step_recording, step_traces
 from traceml.trace.profiler_turns import ProfilerTurns, new_profile
+from traceml.trace.step_boundary import FetchWatch
 from traceml.trace.step_choice import FIRST_STEP, MIN_STEPS_BETWEEN
 from traceml.trace.step_recording import StepRecording
 
@@ -112,6 +113,31 @@ def test_of_two_optimizers_in_turn_both_are_in_the_trace(recording, tmp_path):
     assert names_of(tmp_path, kept, "first") and names_of(tmp_path, kept, "second")
 
 
+@pytest.mark.parametrize("is_loader", [True, False], ids=["with a loader", "without"])
+@pytest.mark.parametrize("is_judge_first", [True, False], ids=["judge first", "makers first"])
+def test_the_trace_of_two_optimizers_on_one_batch_holds_one_whole_step(
+    recording, tmp_path, is_loader, is_judge_first
+):
+    found = recording(2)
+    makes, judges = nn.Linear(4, 4), nn.Linear(4, 1)
+    makers, judge = (torch.optim.SGD(model.parameters(), 0.01) for model in (makes, judges))
+    data = DataLoader(torch.randn(2 * STEPS, 4), batch_size=2)
+    for number, real in enumerate(data if is_loader else [torch.randn(2, 4)] * STEPS, start=1):
+        with record_function(f"made {number}"):
+            made = makes(torch.randn(2, 4))
+        turns = [("judge", judge, made.detach(), real), ("makers", makers, made, real)]
+        for name, optimizer, given, real_ones in turns if is_judge_first else turns[::-1]:
+            with record_function(f"{name} {number}"):
+                optimizer.zero_grad()
+                (judges(given).mean() - judges(real_ones).mean()).backward()
+                optimizer.step()
+    kept = found().kept
+    assert len(kept) == 2
+    for each in kept:
+        for name in ("made", "judge", "makers"):
+            assert names_of(tmp_path, each, name) == {f"{name} {each.step}"}
+
+
 def test_the_slow_step_that_recurs_is_recorded(recording, monkeypatch):
     monkeypatch.setattr(step_traces, "SHARE", 1e9)
     waits = iter(range(10**9))
@@ -202,7 +228,8 @@ def test_a_recording_waits_for_every_device_that_the_script_uses_and_for_no_othe
     monkeypatch.setattr(torch._C, "_cuda_hasPrimaryContext", has_context.__getitem__, raising=False)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device=None: waited.append(device))
     found = recording(1)
-    here = StepRecording(found.session, ProfilerTurns(found.session), lambda: None)
+    session = found.session
+    here = StepRecording(session, ProfilerTurns(session), FetchWatch(session), lambda: None)
     monkeypatch.setattr(
         step_recording,
         "new_profile",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import structs
 
 from factories import make_run
-from layer_runs import kernel_step, layer_records, with_layers
+from layer_runs import kernel_step, layer_records, with_layers, with_norms
 from traceml.figures.layers import layers_part
 from traceml.figures.page import RunPage
 from traceml.summaries.build import build
@@ -50,6 +50,20 @@ def test_a_long_kernel_s_name_gives_way_to_its_numbers_on_a_small_screen() -> No
     lines = screen_of(page_with({"": 0.5, "head": 4.0}), SMALL)
     (row,) = [line for line in lines if "cutlass" in line]
     assert "…" in row and "8.0 ms" in row and "89%" in row
+
+
+def test_gradient_norms_are_lines_as_high_as_their_logarithm() -> None:
+    own = {"a": 1.0, "b": 1.0}
+    norms = {"a": [1.0] * 20 + [1e6] * 20, "b": [1e3] * 40}
+    record = with_norms(layer_records(forward_ms=own), norms)
+    found = layers_part(build(with_layers(make_run(steps=40), record), 0.0, "0").layers)
+    assert found is not None
+    page = structs.replace(PAGE, parts=(PAGE.parts[0], found, *PAGE.parts[1:]))
+    lines = screen_of(page, LARGE)
+    at = next(n for n, line in enumerate(lines) if "Gradient norm by layer" in line)
+    by_name = {name: next(li for li in lines[at:] if f" {name} " in li) for name in own}
+    assert "▁" in by_name["a"] and "█" in by_name["a"] and "1e+06" in by_name["a"]
+    assert set("▃▄▅") & set(by_name["b"]) and not set("▁█") & set(by_name["b"])
 
 
 def test_a_hostile_layer_s_name_stays_in_its_line() -> None:

@@ -102,7 +102,7 @@ class LiveLayers:
         return has_news
 
     def _drawn(self, follower: RunFollower, summary: Summary | None) -> Part | None:
-        devices = (each.rank.device_name for each in follower.ranks())
+        devices = (each.rank.accelerator for each in follower.ranks())
         profile = layer_profile(
             [self._records[path] for path in sorted(self._records)],
             follower.rank_numbers(),

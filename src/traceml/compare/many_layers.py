@@ -47,6 +47,9 @@ def many_layers(
         time_ms={baseline: Delta.between(own, own), **whole},
         rows=tuple(rows[:MAX_LISTED]),
         rows_in_all=len(rows),
+        compared={label: found.compared for label, found in compared.items()},
+        new={label: found.new for label, found in compared.items() if found.new.layers},
+        gone={label: found.gone for label, found in compared.items() if found.gone.layers},
         notes={label: found.notes for label, found in compared.items() if found.notes},
     )
 

@@ -4,25 +4,24 @@ less of it there could be."""
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from traceml.model.layer_names import names_of_groups, repeated_name
 from traceml.store.layer_records import HELD, LayerRecords
 
 LASTING = ("parameters", "buffers", "gradients", "optimizer")
 """What stays from step to step, by the names of `HELD`; `saved` goes with the batch."""
 FULL = 0.92
 """Of the device: what a batch may fill and still leave the allocator room to move."""
-_NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)|^\d+(?=\.|$)")
 
 
 @dataclass(frozen=True, slots=True)
 class LayerGroup:
     """A layer, or all those of its class whose names differ in a number alone
-    (`blocks.*.attn`)."""
+    (`blocks.*.attn`, with the class where there are such of several)."""
 
     name: str
     layers: int
@@ -33,6 +32,13 @@ class LayerGroup:
     def total_bytes(self) -> int:
         """All that they hold and keep for backward."""
         return sum(self.held_bytes.get(name, 0) for name in (*LASTING, "saved"))
+
+    def with_saved(self, times: float) -> LayerGroup:
+        """Returns the same with so many times as much kept for backward."""
+        held = dict(self.held_bytes)
+        if "saved" in held:
+            held["saved"] = round(times * held["saved"])
+        return replace(self, held_bytes=held)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +70,23 @@ class LayerMemory:
     single layer, such as a checkpointed one."""
     block: RepeatedBlock | None = None
     """The repeated block that keeps the most for backward; `None` where none repeats."""
+    input_elements: int | None = None
+    """Of the first tensor that the model was called with, in the step whose `saved_bytes` these
+    are."""
+
+    def with_saved(self, times: float) -> LayerMemory:
+        """Returns the same of a batch so many times as large, with which goes what is kept for
+        backward; 0 of an evaluation, which keeps nothing."""
+        groups = [group.with_saved(times) for group in self.groups]
+        block = self.block
+        if block is not None:
+            block = replace(block, saved_bytes=round(times * block.saved_bytes))
+        return replace(
+            self,
+            groups=_largest_first(groups),
+            saved_bytes=None if self.saved_bytes is None else round(times * self.saved_bytes),
+            block=block if times else None,
+        )
 
     def fitting_batch(self, samples: int, total_bytes: int, peak_bytes: int | None) -> int | None:
         """Returns the largest batch that fits into a device, where activations grow with it.
@@ -82,7 +105,11 @@ class LayerMemory:
 
 def layer_memory(records: Sequence[LayerRecords]) -> LayerMemory | None:
     """Returns what layers hold; `None` where that was not looked at."""
-    known = [each for each in records if "parameters" in each.held_bytes]
+    known = [
+        last if "parameters" in (last := each.at_end).held_bytes else each
+        for each in records
+        if "parameters" in {*each.at_end.held_bytes, *each.held_bytes}
+    ]
     if not known:
         return None
     return _of_rank(max(known, key=_all_bytes))
@@ -95,33 +122,40 @@ def _all_bytes(records: LayerRecords) -> int:
 
 def _of_rank(records: LayerRecords) -> LayerMemory:
     held = {name: values for name, values in records.held_bytes.items() if name in HELD}
-    groups: dict[tuple[str, str], LayerGroup] = {}
+    groups: dict[tuple[str, str | None], LayerGroup] = {}
     for place, (name, kind) in enumerate(zip(records.names, records.kinds, strict=True)):
         own = {
             key: int(values[place])
             for key, values in held.items()
-            if key != "peak" and not np.isnan(values[place])
+            if key not in ("peak", "reached") and not np.isnan(values[place])
         }
-        pattern = _NUMBER.sub("*", name)
-        before = groups.get((pattern, kind))
+        group = repeated_name(name), kind
+        before = groups.get(group)
         if before is None:
-            groups[pattern, kind] = LayerGroup(name, 1, own)
+            groups[group] = LayerGroup(name, 1, own)
         else:
             both = own.keys() & before.held_bytes.keys()
             own = {key: size + before.held_bytes[key] for key, size in own.items() if key in both}
-            groups[pattern, kind] = LayerGroup(pattern, before.layers + 1, own)
-    found = sorted(
-        (group for group in groups.values() if group.total_bytes),
-        key=lambda group: -group.total_bytes,
-    )
+            groups[group] = LayerGroup(name, before.layers + 1, own)
+    names = names_of_groups(groups)
+    named = [
+        each if each.layers == 1 else replace(each, name=names[group])
+        for group, each in groups.items()
+    ]
     saved = held.get("saved")
     is_counted = saved is not None and not np.isnan(saved).any()
     return LayerMemory(
-        groups=tuple(found),
+        groups=_largest_first(named),
         lasting_bytes=sum(int(values.sum()) for key, values in held.items() if key in LASTING),
         saved_bytes=int(saved.sum()) if saved is not None and is_counted else None,
         block=None if saved is None else _repeated_block(records.names, saved.tolist()),
+        input_elements=records.input_elements,
     )
+
+
+def _largest_first(groups: Iterable[LayerGroup]) -> tuple[LayerGroup, ...]:
+    holding = [group for group in groups if group.total_bytes]
+    return tuple(sorted(holding, key=lambda group: -group.total_bytes))
 
 
 def _repeated_block(names: Sequence[str], saved: Sequence[float]) -> RepeatedBlock | None:
@@ -138,7 +172,7 @@ def _repeated_block(names: Sequence[str], saved: Sequence[float]) -> RepeatedBlo
     own = dict(zip(names, saved, strict=True))
     blocks: dict[str, list[float]] = {}
     for outer, count in sums.items():
-        blocks.setdefault(_NUMBER.sub("*", outer), []).append(count + own.get(outer, 0))
+        blocks.setdefault(repeated_name(outer), []).append(count + own.get(outer, 0))
     found = [
         RepeatedBlock(name, len(counts), int(sum(counts)))
         for name, counts in blocks.items()

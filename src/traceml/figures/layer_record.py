@@ -34,7 +34,8 @@ class LayerTreeRow(Struct, frozen=True):
     bound: str = ""
     """What limits it; empty where that is not known, or differs."""
     worst_rank: str = ""
-    """The rank that is slower than the median one by the most; empty with a single rank."""
+    """The rank that is slower than the median one, or than the other of two, by the most; empty
+    with a single rank."""
 
 
 class LayerRows(Struct, frozen=True):

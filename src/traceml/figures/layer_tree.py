@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -29,10 +29,15 @@ MAX_TOP = 8
 MAX_DECIMALS = 2
 SMALL = 10.0
 """Where no value of a kind is larger, they have one decimal more."""
+SMALL_NUMBER = 0.1
+"""Where no number without a unit is larger, too few of its digits would be left."""
 DIGITS = 6
 """Significant digits of the largest value: a layer may take a thousandth of what all take."""
 MILLISECONDS, MICROSECONDS = Unit("ms", 1e-3), Unit("µs", 1e-6)
+TERAFLOPS, GIGAFLOPS = Unit("TFLOP/s", 1e12), Unit("GFLOP/s", 1e9)
 MEBIBYTES, KIBIBYTES = Unit("MiB", 2.0**20), Unit("KiB", 2.0**10)
+
+_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 _COMPILED = {
     COMPILED_WHOLE: "compiled",
@@ -41,7 +46,12 @@ _COMPILED = {
 }
 _BOUNDS = ("compute", "bandwidth", "launch")
 _SHORT = ("own", "forward", "backward", "over-median", "saved")
-_TIME = (("forward", "forward"), ("recompute", "series-6"), ("backward", "backward"))
+_TIME = (
+    ("forward", "forward"),
+    ("recompute", "series-6"),
+    ("backward", "backward"),
+    ("communication", "communication"),
+)
 _MEMORY = (
     ("parameters", "series-1"),
     ("gradients", "series-5"),
@@ -189,7 +199,7 @@ class _LayerQuantity:
     label: str
     value: Callable[[LayerSummary], float | None]
     unit: str
-    """`time` (ms), `memory` (bytes) or `plain`."""
+    """`time` (ms), `memory` (bytes), `norm` (a number that may be very small) or `plain`."""
     is_peak: bool = False
     """The largest of several layers counts, and not their sum."""
     is_own: bool = False
@@ -227,15 +237,26 @@ _QUANTITIES = (
     _LayerQuantity("forward", "Forward", lambda layer: layer.forward_ms, "time"),
     _LayerQuantity("recompute", "Recompute", lambda layer: layer.recompute_ms, "time"),
     _LayerQuantity("backward", "Backward", lambda layer: layer.backward_ms, "time"),
+    _LayerQuantity("communication", "Communication", lambda each: each.communication_ms, "time"),
     _LayerQuantity("over-median", "Worst rank over median", _over_median_ms, "time", is_peak=True),
     _LayerQuantity("saved", "Saved for backward", lambda layer: layer.saved_bytes, "memory"),
     _LayerQuantity("peak", "Peak inside", lambda layer: layer.peak_bytes, "memory", is_peak=True),
+    _LayerQuantity(
+        "reached",
+        "All memory in use inside, at least",
+        lambda each: each.reached_bytes,
+        "memory",
+        is_peak=True,
+    ),
     _LayerQuantity("parameters", "Parameters", lambda layer: layer.parameters_bytes, "memory"),
     _LayerQuantity("gradients", "Gradients", lambda layer: layer.gradients_bytes, "memory"),
     _LayerQuantity("optimizer", "Optimizer", lambda layer: layer.optimizer_bytes, "memory"),
     _LayerQuantity("buffers", "Buffers", lambda layer: layer.buffers_bytes, "memory"),
     _LayerQuantity("busy", "GPU busy", lambda layer: layer.busy_ms, "time"),
     _LayerQuantity("kernels", "Kernels", lambda layer: layer.kernels, "plain"),
+    _LayerQuantity(
+        "gradient-norm", "Gradient norm", lambda each: each.gradient_norm, "norm", True, is_own=True
+    ),
     _LayerQuantity("calls", "Calls", lambda layer: layer.calls, "plain", is_own=True),
 )
 
@@ -243,7 +264,7 @@ _QUANTITIES = (
 def _rows(nodes: Sequence[_Node], peak_flops: float | None) -> LayerRows:
     parents = [node.parent for node in nodes]
     columns: list[tuple[_LayerQuantity, Floats, Floats]] = []
-    for quantity in _QUANTITIES:
+    for quantity in _quantities(nodes):
         own = _own_values(nodes, quantity)
         if np.nan_to_num(own).any():  # a column of zeros says nothing
             whole = own if quantity.is_own else _with_below(own, parents, quantity.is_peak)
@@ -259,7 +280,7 @@ def _rows(nodes: Sequence[_Node], peak_flops: float | None) -> LayerRows:
     shown = [
         _column(
             each,
-            scales.get(each.unit) or _Scale(PLAIN, _decimals(whole)),
+            scales.get(each.unit) or _Scale.of_numbers(whole, each.unit == "norm"),
             whole / each.base,
             None if each.is_own else own / each.base,
         )
@@ -267,8 +288,17 @@ def _rows(nodes: Sequence[_Node], peak_flops: float | None) -> LayerRows:
     ]
     return LayerRows(
         rows=tuple(_row(node) for node in nodes),
-        columns=(*shown, *_utilisation(nodes, parents, peak_flops)),
+        columns=(*shown, *_speeds(nodes, parents, peak_flops)),
     )
+
+
+def _quantities(nodes: Sequence[_Node]) -> Iterator[_LayerQuantity]:
+    """Yields what the columns show; of two ranks the slower one is compared with the other."""
+    compared = [each for node in nodes for each in node.members if each.worst_ms is not None]
+    is_of_two = bool(compared) and all(each.other_rank is not None for each in compared)
+    for quantity in _QUANTITIES:
+        is_renamed = is_of_two and quantity.id == "over-median"
+        yield replace(quantity, label="Slower rank over the other") if is_renamed else quantity
 
 
 def _own_values(nodes: Sequence[_Node], quantity: _LayerQuantity) -> Floats:
@@ -313,6 +343,17 @@ class _Scale:
         unit = small if known.max() < usual.size else usual
         return cls(unit, _decimals(known / unit.size))
 
+    @classmethod
+    def of_numbers(cls, values: Floats, may_be_small: bool) -> _Scale:
+        """Returns the scale of numbers without a unit: those that are all small in thousandths,
+        millionths, … of one, because no decimals would be left of them."""
+        most = float(np.nan_to_num(values).max(initial=0.0))
+        if not may_be_small or not 0 < most < SMALL_NUMBER:
+            return cls(PLAIN, _decimals(values))
+        power = 3 * math.floor(math.log10(most) / 3)
+        unit = Unit(f"10{str(power).translate(_RAISED)}", 10.0**power)
+        return cls(unit, _decimals(values / unit.size))
+
 
 def _column(each: _LayerQuantity, scale: _Scale, whole: Floats, own: Floats | None) -> LayerColumn:
     def written(values: Floats) -> tuple[float | None, ...]:
@@ -340,26 +381,40 @@ def _decimals(values: Floats) -> int:
     return min(max(DIGITS - before, 0), MAX_DECIMALS + (most < SMALL))
 
 
-def _utilisation(
+def _speeds(
     nodes: Sequence[_Node], parents: Sequence[int], peak_flops: float | None
 ) -> Iterator[LayerColumn]:
-    """Yields the share of the device's operations per second that rows achieve, in percent."""
-    if not peak_flops:
+    """Yields the operations per second that rows achieve, and their share of what the device can
+    do. A row has neither where some layer in it was not counted."""
+    if not any(_has_speed(each) for node in nodes for each in node.members):
         return
-    flops, seconds = np.full(len(nodes), np.nan), np.full(len(nodes), np.nan)
+    flops, seconds = np.zeros(len(nodes)), np.zeros(len(nodes))
     for place, node in enumerate(nodes):
-        counted = [each for each in node.members if each.peak_share is not None]
-        if counted:
-            flops[place] = sum(each.flops or 0.0 for each in counted)
-            seconds[place] = sum(_running_ms(each) for each in counted) / 1e3
-    if not np.isfinite(flops).any():
-        return
+        counts = [each.flops for each in node.members]
+        flops[place] = math.nan if None in counts else sum(count or 0.0 for count in counts)
+        seconds[place] = sum(_running_ms(each) for each in node.members) / 1e3
     with np.errstate(invalid="ignore", divide="ignore"):
-        own = flops / seconds / peak_flops
-        whole = _with_below(flops, parents, False) / _with_below(seconds, parents, False)
-        whole /= peak_flops
-    share = _LayerQuantity("mfu", "MFU", lambda layer: layer.peak_share, "plain")
-    yield _column(share, _Scale(PERCENT, 1), whole, own)
+        own = flops / seconds
+        whole = _added_up(flops, parents) / _added_up(seconds, parents)
+    speed = _LayerQuantity("flops-per-s", "FLOP/s", lambda layer: layer.flops_per_s, "plain")
+    yield _column(speed, _Scale.of(TERAFLOPS, GIGAFLOPS, [whole, own]), whole, own)
+    if peak_flops:
+        share = _LayerQuantity("mfu", "MFU", lambda layer: layer.peak_share, "plain")
+        yield _column(share, _Scale(PERCENT, 1), whole / peak_flops, own / peak_flops)
+
+
+def _has_speed(layer: LayerSummary) -> bool:
+    """Whether it is known how fast a layer computes; earlier versions told the share alone."""
+    return layer.flops_per_s is not None or layer.peak_share is not None
+
+
+def _added_up(own: Floats, parents: Sequence[int]) -> Floats:
+    """Returns values of rows with everything below them; NaN where any of it is not known."""
+    whole: Floats = own.copy()
+    for place in range(len(parents) - 1, -1, -1):
+        if parents[place] >= 0:
+            whole[parents[place]] += whole[place]
+    return whole
 
 
 def _running_ms(layer: LayerSummary) -> float:

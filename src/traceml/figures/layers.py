@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from traceml.figures.gradient_norms import norm_lines
 from traceml.figures.layer_tree import layer_tree
 from traceml.figures.page import Part, Row, Table, Tile
 from traceml.figures.words import cell, joined, line
@@ -36,16 +37,19 @@ _CLOCKS = {"gpu": "GPU clock", "cpu": "CPU clock"}
 
 def layers_part(found: LayersSummary | None) -> Part | None:
     """Returns the layers of a run, and the kernels of its GPU; `None` without a deep profile."""
-    if found is None or not (found.layers or found.activity or found.notes):
+    if found is None:
         return None
-    tree = layer_tree(found)
+    drawn = (layer_tree(found), norm_lines(found.gradients))
+    figures = tuple(figure for figure in drawn if figure is not None)
+    if not (figures or found.activity or found.notes):
+        return None
     kernels = None if found.activity is None else _kernels(found.activity)
     return Part(
         id="layers",
         title="Layers",
         note=_note(found),
         tiles=tuple(_tiles(found)),
-        figures=() if tree is None else (tree,),
+        figures=figures,
         tables=tuple(table for table in (_slow(found), kernels) if table is not None),
         is_wide=True,
     )
@@ -69,12 +73,20 @@ def _tiles(found: LayersSummary) -> Iterator[Tile]:
             rest = None if rest_ms is None else f"{milliseconds(rest_ms)} outside of layers"
             mean = None if mean_ms is None else f"whole phase {milliseconds(mean_ms)} in all steps"
             yield Tile(label, milliseconds(in_layers_ms), note=joined((rest, mean)) or None)
+    waited_ms = (found.communication_ms or 0.0) + (found.rest_communication_ms or 0.0)
+    if waited_ms:
+        in_layers = (
+            f"{milliseconds(found.communication_ms or 0.0)} of it in layers, beside their time"
+        )
+        yield Tile("Communication, forward and backward", milliseconds(waited_ms), note=in_layers)
     if found.recompute_ms is not None:
         yield Tile("Computed again in backward", milliseconds(found.recompute_ms))
     if found.flops_per_step is not None:
         again = found.recompute_flops_per_step
         more = f"{operations(again)} more are computed again in backward" if again else None
         yield Tile("Operations per step", operations(found.flops_per_step), note=more)
+    if found.flops_per_s is not None:
+        yield Tile("Operations per second", operations(found.flops_per_s, "/s"))
     if found.mfu is not None and found.peak_flops_per_s is not None:
         most = f"of {operations(found.peak_flops_per_s, '/s')}"
         yield Tile("FLOPs utilisation (MFU)", percent(found.mfu), note=most)
@@ -87,7 +99,9 @@ def _activity_tiles(found: ActivitySummary) -> Iterator[Tile]:
     yield Tile("GPU busy per step", milliseconds(found.busy_ms), note=steps)
     yield Tile("Kernels per step", count(round(found.kernels_per_step)))
     if found.copies_ms:
-        yield Tile("Copies per step", milliseconds(found.copies_ms))
+        apart = found.copies_alone_ms
+        alone = None if apart is None else f"{milliseconds(apart)} of it alone"
+        yield Tile("Copies per step", milliseconds(found.copies_ms), note=alone)
     if found.communication_ms:
         alone = f"{milliseconds(found.communication_alone_ms)} of it alone"
         yield Tile("Communication per step", milliseconds(found.communication_ms), note=alone)

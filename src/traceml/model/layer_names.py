@@ -4,7 +4,8 @@ counted of each."""
 from __future__ import annotations
 
 import re
-from collections.abc import Container
+from collections import Counter
+from collections.abc import Collection, Container
 
 COUNTED = tuple(
     f"{phase}_{what}"
@@ -24,6 +25,18 @@ _NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)|^\d+(?=\.|$)")
 def repeated_name(name: str) -> str:
     """Returns a name with a star for each number: `blocks.*.attn` of `blocks.7.attn`."""
     return _NUMBER.sub("*", name)
+
+
+def names_of_groups(
+    groups: Collection[tuple[str, str | None]],
+) -> dict[tuple[str, str | None], str]:
+    """Returns how to call all layers of one repeated name and one class, by both: `net.*`, with the
+    class where there are such of several (`net.* (Linear)`)."""
+    classes = Counter(name for name, _ in groups)
+    return {
+        (name, kind): f"{name} ({kind})" if classes[name] > 1 and kind else name
+        for name, kind in groups
+    }
 
 
 def outer_name(name: str, known: Container[str]) -> str | None:

@@ -16,12 +16,16 @@ from traceml.model.environment import LAYERS
 from traceml.model.layer_names import COUNTED
 from traceml.model.packed_times import MAX_CODE, STEPS_PER_E, unpack_codes
 from traceml.store.json_lines import decode_lines
+from traceml.store.layer_sets import LayerSet, note_on_end, note_on_others
 from traceml.store.regular_files import open_regular
 
+CLOCKS = ("host", "gpu")
 TIMES = ("forward", "recompute", "backward")
 PHASES = ("forward", "backward")
 """Those that are timed as a whole too; what is computed again lies in backward."""
-HELD = ("parameters", "buffers", "gradients", "optimizer", "saved", "peak")
+COMMUNICATION = "communication"
+"""Waiting for other ranks, which is in none of these times."""
+HELD = ("parameters", "buffers", "gradients", "optimizer", "saved", "peak", "reached")
 """What a layer holds or keeps, in bytes, as the file names it."""
 MAX_BYTES = 64 << 20
 """Of the files of all processes together: about a second of reading, and 300 MB of memory."""
@@ -30,6 +34,8 @@ MIN_BYTES = 1 << 20
 PIECE_BYTES, MAX_PIECES = 1 << 20, 16
 """A long file is read in pieces of about this size; a line of 2,000 layers has 80 kB."""
 NOT_ALL_READ = "So many steps were looked at that only a part of them, from the whole run, is read"
+
+NOT_OF_THESE = "the model had other layers in the step in which they were"
 
 
 class KernelTime(NamedTuple):
@@ -74,6 +80,9 @@ class KernelStep:
     """How many steps these are the means of …"""
     numbers: tuple[int, ...] = ()
     """… and which ones, where there are several; empty in files of older versions."""
+    copies_alone_ns: int | None = None
+    """Copies and fills beside which nothing else ran; `None` in files of older versions, which have
+    the sum of all copies, also of those at the same time, as `copies_ns`."""
 
     @property
     def by_kernel(self) -> tuple[KernelTime, ...]:
@@ -134,11 +143,13 @@ class BadLayer(NamedTuple):
 
 
 class BadParameters(NamedTuple):
-    """The layers whose parameters were not finite after a step: their gradient was not."""
+    """The layers whose parameters were not finite after a step whose loss was finite."""
 
     step: int
     layers: tuple[int, ...]
     """Their places."""
+    is_within_step: bool = False
+    """Whether a later loss of that very step was not finite: its gradients tell nothing then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,23 +164,34 @@ class LayerRecords:
     """The steps whose layers were timed; of several steps in one row the first."""
     row_steps: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     """How many steps each row is the mean of; empty where every row is one step."""
+    took_ns: npt.NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    usual_ns: npt.NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    """By row: how long the step took that was timed, and how long steps usually took just before;
+    NaN where that is not known."""
     calls: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 0), np.int64))
     """By step and layer."""
     times_ns: dict[str, npt.NDArray[np.float64]] = field(default_factory=dict)
-    """By clock and phase (`gpu_forward`), then by step and layer, each layer's own time; NaN in
-    steps where it was not measured."""
+    """By clock and phase (`gpu_forward`), then by step and layer, each layer's own time, and how
+    long it waited for other ranks beside that (`gpu_communication`); NaN in steps where it was not
+    measured."""
     outside_ns: dict[str, npt.NDArray[np.float64]] = field(default_factory=dict)
-    """By clock and phase, then by step: what of the whole phase lay in no layer, in those very
-    steps; NaN where the phase was not seen as a whole."""
+    """By clock and phase, then by step: what of the whole phase, or of waiting for other ranks, lay
+    in no layer, in those very steps; NaN where the phase was not seen as a whole."""
     held_bytes: dict[str, npt.NDArray[np.float64]] = field(default_factory=dict)
     """What each layer held in the last step that was looked at for it, by the names of `HELD`; NaN
     where that was not measured: what a hook packs for backward, and a peak that is below an earlier
     one."""
+    input_elements: int | None = None
+    """Of the first tensor that the model was called with in the step whose `saved` is in
+    `held_bytes`; `None` where that is not known."""
     counted: dict[str, npt.NDArray[np.int64]] = field(default_factory=dict)
     """Floating-point operations and bytes moved by layer, by the names of `COUNTED`, in the step
     where they were counted."""
     counted_outside: dict[str, int] = field(default_factory=dict)
     """The same of what no layer did."""
+    uncounted: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    """Operations in that step which nobody could count, by name (`aten::_linalg_svd`), with the
+    places of the layers that did them; -1 where none did."""
     kernels: tuple[KernelStep, ...] = ()
     """The steps in which the GPU's activity was recorded."""
     norms: LayerNumbers = NO_NUMBERS
@@ -186,6 +208,8 @@ class LayerRecords:
     """Whose outputs outlived their step, in the order of steps."""
     bad_inputs: tuple[int, ...] = ()
     """The steps in which what the model was given was not finite."""
+    bad_losses: tuple[int, ...] = ()
+    """The steps whose loss was not finite, and of which no more is known."""
     bad_parameters: tuple[BadParameters, ...] = ()
     """The steps after which parameters were not finite."""
     of_library: frozenset[int] = frozenset()
@@ -196,8 +220,21 @@ class LayerRecords:
     """The places of layers that called compiled functions, which are a part of their own time."""
     return_order: tuple[int, ...] = ()
     """The places of the layers in the order in which they return; empty where it is not known."""
+    others_at_end: LayerRecords | None = None
+    """The same of the layers that the model had at the end, where those are others; `None` where
+    they are these."""
     notes: tuple[str, ...] = ()
     """Why layers were not seen, or not all of them."""
+    why_uncounted: str | None = None
+    """Why floating-point operations were not counted; `None` where they were, or nobody knows."""
+    stated_peaks: str | None = None
+    """What the device can do at most, as people stated it; `None` where they did not."""
+
+    @property
+    def at_end(self) -> LayerRecords:
+        """The records of the layers that the model had at the end."""
+        others = self.others_at_end
+        return self if others is None else replace(others, pid=self.pid)
 
 
 Numbers: TypeAlias = list[int] | str | None
@@ -214,23 +251,33 @@ class _LayerLine(msgspec.Struct):
     steps: int = 1
     step_numbers: list[int] = []
     calls: Numbers = None
+    took_ns: int | None = None
+    usual_ns: int | None = None
     why: str | None = None
+    why_uncounted: str | None = None
+    stated_peaks: str | None = None
     host_forward_ns: Numbers = None
     host_recompute_ns: Numbers = None
     host_backward_ns: Numbers = None
+    host_communication_ns: Numbers = None
     gpu_forward_ns: Numbers = None
     gpu_recompute_ns: Numbers = None
     gpu_backward_ns: Numbers = None
+    gpu_communication_ns: Numbers = None
     host_forward_outside_ns: int | None = None
     host_backward_outside_ns: int | None = None
+    host_communication_outside_ns: int | None = None
     gpu_forward_outside_ns: int | None = None
     gpu_backward_outside_ns: int | None = None
+    gpu_communication_outside_ns: int | None = None
     parameters: Numbers = None
     buffers: Numbers = None
     gradients: Numbers = None
     optimizer: Numbers = None
     saved: Numbers = None
     peak: Numbers = None
+    reached: Numbers = None
+    input_elements: int | None = None
     forward_flops: Numbers = None
     recompute_flops: Numbers = None
     backward_flops: Numbers = None
@@ -243,9 +290,11 @@ class _LayerLine(msgspec.Struct):
     outside_forward_bytes: int = 0
     outside_recompute_bytes: int = 0
     outside_backward_bytes: int = 0
+    uncounted: dict[str, list[int]] = {}
     busy_ns: int | None = None
     kernels: int = 0
     copies_ns: int = 0
+    copies_alone_ns: int | None = None
     communication_ns: int = 0
     communication_alone_ns: int = 0
     by_kernel: list[tuple[str, int, int, int]] = []
@@ -264,7 +313,9 @@ class _LayerLine(msgspec.Struct):
     compiled: list[int] = []
     calls_compiled: list[int] = []
     has_bad_inputs: bool = False
+    has_bad_loss: bool = False
     bad_parameters: list[int] = []
+    is_within_step: bool = False
     since: int = 0
     grown: list[tuple[int, int, str | None, int]] = []
     outlived: list[tuple[int, int]] = []
@@ -274,7 +325,7 @@ class _LayerLine(msgspec.Struct):
 _decoder = msgspec.json.Decoder(_LayerLine)
 _ROWS = (
     "calls",
-    *(f"{clock}_{phase}_ns" for clock in ("host", "gpu") for phase in TIMES),
+    *(f"{clock}_{phase}_ns" for clock in CLOCKS for phase in (*TIMES, COMMUNICATION)),
     *HELD,
     *COUNTED,
     "layer_busy_ns",
@@ -346,20 +397,56 @@ class LayerFileReader:
 
 
 def _records_of(path: Path, lines: Sequence[_LayerLine], is_a_part: bool) -> LayerRecords:
-    """Returns the records of the set of layers that most lines are about."""
+    """Returns the records of the set of layers that most timed steps had, and with them those of
+    the set at the end, where that is another one."""
     pid = path.stem.rpartition("-")[2]
     number = int(pid) if pid.isascii() and pid.isdigit() else 0
     notes = tuple(line.why for line in lines if line.why is not None)
     if is_a_part:
         notes = (*notes, NOT_ALL_READ)
-    found = max(_sets(lines), key=lambda each: len(each[1]), default=None)
-    if found is None:
+    sets = [each for each in _sets(lines) if each[1]]
+    if not sets:
         return LayerRecords(number, notes=notes)
-    names, of_set = found
+    about = [_layer_set(*each) for each in sets]
+    chosen = max(range(len(sets)), key=lambda place: about[place].rank)
+    at_end = max(range(len(sets)), key=lambda place: _last_look(sets[place][1]))
+    others = [each for place, each in enumerate(about) if place != chosen]
+    said = note_on_others(about[chosen], others), note_on_end(about[chosen], about[at_end])
     return replace(
-        _of_set(number, names, of_set, notes),
+        _of_set(number, *sets[chosen], (*notes, *filter(None, said))),
+        others_at_end=None if at_end == chosen else _of_set(number, *sets[at_end], ()),
+        why_uncounted=_why_uncounted(lines, sets[chosen][1]),
+        stated_peaks=next((line.stated_peaks for line in lines if line.stated_peaks), None),
         grown=tuple(_grown(lines)),
         outlived=tuple(_outlived(lines)),
+    )
+
+
+def _why_uncounted(lines: Sequence[_LayerLine], of_set: Sequence[_LayerLine]) -> str | None:
+    """Returns why no operations of a set of layers were counted; `None` where they were, or nobody
+    said why."""
+    if any(line.forward_flops is not None for line in of_set):
+        return None
+    said = next((line.why_uncounted for line in lines if line.why_uncounted), None)
+    is_of_others = any(line.forward_flops is not None for line in lines)
+    return said or (NOT_OF_THESE if is_of_others else None)
+
+
+def _last_look(lines: Sequence[_LayerLine]) -> int:
+    """Returns the last step in which the model that trained was looked at; which modules hold more
+    memory is asked of those that do not train, too."""
+    looks = (line for line in lines if not line.grown and not line.outlived)
+    return max((line.step or 0 for line in looks), default=0)
+
+
+def _layer_set(head: _LayerLine, lines: Sequence[_LayerLine]) -> LayerSet:
+    timed = [line for line in lines if _fits(line.calls, len(head.names or ()))]
+    return LayerSet(
+        names=tuple(head.names or ()),
+        kinds=tuple(head.kinds),
+        timed=tuple(line.step or 0 for line in timed),
+        steps=sum(map(_steps_of, timed)),
+        lines=len(lines),
     )
 
 
@@ -433,34 +520,26 @@ def _of_set(
     names = tuple(head.names or ())
     count = len(names)
     timed = [line for line in lines if line.calls is not None and len(line.calls) == count]
-    times = {}
-    for clock in ("host", "gpu"):
-        for phase in TIMES:
-            rows = [getattr(line, f"{clock}_{phase}_ns") for line in timed]
-            if any(_fits(row, count) for row in rows):
-                times[f"{clock}_{phase}"] = _table(rows, count)
     outside = {
         f"{clock}_{phase}": _column(
             [getattr(line, f"{clock}_{phase}_outside_ns") for line in timed]
         )
-        for clock in ("host", "gpu")
-        for phase in PHASES
+        for clock in CLOCKS
+        for phase in (*PHASES, COMMUNICATION)
     }
-    held = {}
-    for name in HELD:
-        known = [row for line in lines if _fits(row := getattr(line, name), count)]
-        if known:
-            held[name] = np.where(known[-1] < 0, np.nan, known[-1])
     return LayerRecords(
         pid=pid,
         names=names,
         kinds=tuple(head.kinds),
         steps=tuple(line.step or 0 for line in timed),
         row_steps=np.array([_steps_of(line) for line in timed], np.int64),
+        took_ns=_column([line.took_ns for line in timed]),
+        usual_ns=_column([line.usual_ns for line in timed]),
         calls=np.asarray([line.calls for line in timed], np.int64).reshape(len(timed), count),
-        times_ns=times,
+        times_ns=_times_of_layers(timed, count),
         outside_ns=outside,
-        held_bytes=held,
+        held_bytes=_held_by_layers(lines, count),
+        input_elements=_input_elements(lines, count),
         counted={
             name: np.asarray(getattr(line, name), np.int64)
             for line in lines
@@ -473,6 +552,11 @@ def _of_set(
             for name in COUNTED
             if _fits(getattr(line, name), count)
         },
+        uncounted={
+            name: tuple(place for place in places if -1 <= place < count)
+            for line in lines
+            for name, places in line.uncounted.items()
+        },
         kernels=tuple(_kernel_steps(lines, count)),
         norms=_numbers(lines, "norms", count),
         largest=_numbers(lines, "largest", count),
@@ -483,8 +567,9 @@ def _of_set(
             if line.bad_layer is not None and 0 <= line.bad_layer < count
         ),
         bad_inputs=tuple(line.step or 0 for line in lines if line.has_bad_inputs),
+        bad_losses=tuple(line.step or 0 for line in lines if line.has_bad_loss),
         bad_parameters=tuple(
-            BadParameters(line.step or 0, tuple(line.bad_parameters))
+            BadParameters(line.step or 0, tuple(line.bad_parameters), line.is_within_step)
             for line in lines
             if line.bad_parameters and all(0 <= place < count for place in line.bad_parameters)
         ),
@@ -494,6 +579,33 @@ def _of_set(
         return_order=_return_order(lines, count),
         notes=notes,
     )
+
+
+def _times_of_layers(timed: Sequence[_LayerLine], count: int) -> dict[str, npt.NDArray[np.float64]]:
+    """Returns the times of each layer in each timed step, by clock and phase."""
+    found = {}
+    for clock in CLOCKS:
+        for phase in (*TIMES, COMMUNICATION):
+            rows = [getattr(line, f"{clock}_{phase}_ns") for line in timed]
+            if any(_fits(row, count) for row in rows):
+                found[f"{clock}_{phase}"] = _table(rows, count)
+    return found
+
+
+def _held_by_layers(lines: Sequence[_LayerLine], count: int) -> dict[str, npt.NDArray[np.float64]]:
+    """Returns the memory of each layer when that was last looked at, by its kind."""
+    found = {}
+    for name in HELD:
+        known = [row for line in lines if _fits(row := getattr(line, name), count)]
+        if known:
+            found[name] = np.where(known[-1] < 0, np.nan, known[-1])
+    return found
+
+
+def _input_elements(lines: Sequence[_LayerLine], count: int) -> int | None:
+    """Returns how much the model was given in the last step of which it is known what it kept."""
+    known = [line.input_elements for line in lines if _fits(line.saved, count)]
+    return known[-1] or None if known else None
 
 
 def _grown(lines: Sequence[_LayerLine]) -> Iterator[GrownLayer]:
@@ -553,6 +665,7 @@ def _kernel_steps(lines: Sequence[_LayerLine], count: int) -> Iterator[KernelSte
                     layer_kernels=np.asarray(kernels, np.int64),
                     steps=_steps_of(line),
                     numbers=tuple(line.step_numbers),
+                    copies_alone_ns=line.copies_alone_ns,
                 )
 
 

@@ -19,6 +19,8 @@ class LayerSummary(Struct, frozen=True, gc=False):
     (activation checkpointing)."""
     own_stderr_ms: float | None = None
     """The standard error of its own time in all phases; `None` with a single step."""
+    communication_ms: float | None = None
+    """How long it waited for other ranks, in none of its other times; `None` where for none."""
     total_ms: float | None = None
     """With every layer below its name."""
     parameters_bytes: int | None = None
@@ -33,6 +35,9 @@ class LayerSummary(Struct, frozen=True, gc=False):
     peak_bytes: int | None = None
     """The most that was allocated on the GPU while it was being called, where that was more than
     ever before; else `None`."""
+    reached_bytes: int | None = None
+    """The most that was taken when it, or a layer that it calls, began or returned: its peak is at
+    least this. On a GPU what torch had allocated, on a CPU what the process held."""
     busy_ms: float | None = None
     """Time in which the kernels that it launched ran; `None` where that was not recorded."""
     kernels: float | None = None
@@ -41,6 +46,9 @@ class LayerSummary(Struct, frozen=True, gc=False):
     """Floating-point operations per step of itself; `None` where they were not counted."""
     recompute_flops: float | None = None
     """Those that it does once more in backward (activation checkpointing), not in `flops`."""
+    flops_per_s: float | None = None
+    """How fast it does `flops`: while its kernels ran where that was recorded, else in its own
+    time."""
     moved_bytes: float | None = None
     """Bytes that all its operations read and write per step, where each starts from memory."""
     bound: str | None = None
@@ -51,8 +59,11 @@ class LayerSummary(Struct, frozen=True, gc=False):
     worst_rank: int | None = None
     worst_ms: float | None = None
     median_ms: float | None = None
-    """On which rank it takes the longest, how long, and on the median rank; `None` where fewer than
-    two ranks have it."""
+    """On which rank it takes the longest, how long, and on the median rank (of an even number the
+    faster of the two in the middle); `None` where fewer than two ranks have it, and where its
+    parameters are spread over ranks."""
+    other_rank: int | None = None
+    """The other rank where two have it: `median_ms` is what that one takes."""
     compiled: str | None = None
     """`whole`: measured as one piece; `partly`: it calls compiled functions, a part of its own
     time; `inside`: below a compiled layer, its time is not known; `None`: not compiled."""
@@ -81,6 +92,8 @@ class ActivitySummary(Struct, frozen=True):
     """Communication beside which nothing else ran."""
     kernels: tuple[KernelSummary, ...] = ()
     """The longest first."""
+    copies_alone_ms: float | None = None
+    """Copies and fills beside which nothing else ran; `None` in runs of older TraceMLs."""
 
 
 class BadValueSummary(Struct, frozen=True):
@@ -88,9 +101,11 @@ class BadValueSummary(Struct, frozen=True):
 
     step: int
     phase: str
-    """`forward`: a layer returned it; `backward`: a gradient, while the loss was finite."""
+    """`forward`: a layer returned it; `backward`: a gradient, while the loss was finite;
+    `optimizer`: parameters after the step, of which no gradient that was not finite is known;
+    `start`: parameters before the first step. Further values may be added."""
     layer: str | None = None
-    """The layer that made it; `None` where only the step and the phase are known."""
+    """The layer that made it, or holds them; `None` where only the step and the phase are known."""
     rank: int = 0
     after_step: int | None = None
     """The last step before it that was looked at."""
@@ -110,6 +125,23 @@ class GradientRiseSummary(Struct, frozen=True):
     rank: int = 0
 
 
+class NormCurvesSummary(Struct, frozen=True):
+    """Norms of gradients before clipping over steps, at 120 points at most: the largest finite one
+    of each point; `None` where none was measured."""
+
+    steps: tuple[int, ...]
+    """The first measured step of each point."""
+    steps_per_point: int
+    """How many measured steps a point stands for at most."""
+    whole: tuple[float | None, ...]
+    """Of the whole model."""
+    layers: dict[str, tuple[float | None, ...]]
+    """Of at most seven layers: those with the largest norms, and those whose norms changed the
+    most."""
+    not_finite: tuple[int, ...]
+    """At how many measured steps of each point some norm was infinite or not a number."""
+
+
 class GradientsSummary(Struct, frozen=True):
     """The norm of the whole model's gradient before clipping, and what went wrong with it."""
 
@@ -119,8 +151,12 @@ class GradientsSummary(Struct, frozen=True):
     usual_norm: float | None = None
     last_norm: float | None = None
     """The median of the first ones, that of all finite ones, and the last finite one."""
+    last_norm_step: int | None = None
+    """The step of the last finite one."""
     bad_value: BadValueSummary | None = None
     rise: GradientRiseSummary | None = None
+    curves: NormCurvesSummary | None = None
+    """`None` where fewer than two steps were measured."""
 
 
 class SlowLayerSummary(Struct, frozen=True):
@@ -173,6 +209,8 @@ class LayersSummary(Struct, frozen=True):
     clock: str | None = None
     steps: int = 0
     """How many steps were looked at."""
+    slowed_by_looking: float | None = None
+    """How long such a step takes, as a multiple of those just before; `None` where not known."""
     forward_ms: float | None = None
     backward_ms: float | None = None
     recompute_ms: float | None = None
@@ -182,14 +220,22 @@ class LayersSummary(Struct, frozen=True):
     rest_backward_ms: float | None = None
     """How much of the same phases of the same steps does not: wrappers, hooks, and functions
     outside of any module, such as a loss."""
+    communication_ms: float | None = None
+    rest_communication_ms: float | None = None
+    """How long a rank waited for others in these phases, in layers and in none: it is in none of
+    the times above. `None` where it waited for none, and in runs of older TraceMLs, which counted
+    it there."""
     mean_forward_ms: float | None = None
     mean_backward_ms: float | None = None
-    """How long these phases take in all steps, looked at or not."""
+    """How long these phases take in all steps, looked at or not, without waiting for other ranks
+    as above."""
     flops_per_step: float | None = None
     """Floating-point operations of a rank's whole step; `None` where they were not counted."""
     recompute_flops_per_step: float | None = None
     """Those that are done once more in backward (activation checkpointing), not in
     `flops_per_step`; 0 in runs of older TraceMLs, which counted them there."""
+    flops_per_s: float | None = None
+    """How fast a mean step does `flops_per_step`."""
     peak_flops_per_s: float | None = None
     """What the device can do at most in the dtype in use; `None` where it is not known."""
     mfu: float | None = None

@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from traceml.facts.facts import Facts
+from traceml.facts.gpu_activity import GpuActivity
+from traceml.facts.gradient_curves import NormCurves
 from traceml.facts.gradients import GradientFacts
-from traceml.facts.layers import GpuActivity, LayerFacts, LayerProfile
+from traceml.facts.layer_means import LayerFacts
+from traceml.facts.layers import LayerProfile
 from traceml.facts.slow_layers import SlowedLayer, SlowLayer
 from traceml.model.phase import Phase
 from traceml.summaries.layer_record import (
@@ -17,6 +20,7 @@ from traceml.summaries.layer_record import (
     KernelSummary,
     LayersSummary,
     LayerSummary,
+    NormCurvesSummary,
     SlowedLayerSummary,
     SlowLayerSummary,
 )
@@ -46,15 +50,19 @@ def profile_summary(found: LayerProfile, means: StepMeans) -> LayersSummary | No
     return LayersSummary(
         clock=found.clock,
         steps=found.steps,
+        slowed_by_looking=_rounded_ratio(found.slowed_by_looking),
         forward_ms=_ms(forward_s),
         backward_ms=_ms(backward_s),
         recompute_ms=_ms(found.phase_s("recompute")),
         rest_forward_ms=_ms(found.rest_s.get("forward")),
         rest_backward_ms=_ms(found.rest_s.get("backward")),
+        communication_ms=_ms(found.communication_s),
+        rest_communication_ms=_ms(found.rest_s.get("communication")),
         mean_forward_ms=_ms(None if forward_s is None else means.forward_s),
         mean_backward_ms=_ms(None if backward_s is None else means.backward_s),
         flops_per_step=found.flops,
         recompute_flops_per_step=found.recompute_flops,
+        flops_per_s=_flops_per_s(found, means.step_s),
         peak_flops_per_s=found.peak_flops,
         mfu=_mfu(found, means.step_s),
         layers={layer.name: _layer(layer, found.gradients) for layer in found.layers},
@@ -75,6 +83,7 @@ def _layer(layer: LayerFacts, gradients: GradientFacts) -> LayerSummary:
         backward_ms=_ms(own.get("backward")),
         recompute_ms=_ms(own.get("recompute")),
         own_stderr_ms=_ms(layer.stderr_s),
+        communication_ms=_ms(layer.communication_s),
         total_ms=_ms(layer.total_s),
         **{f"{name}_bytes": count for name, count in held.items()},
         gradient_norm=(gradients.layer_norms or {}).get(layer.name),
@@ -82,14 +91,25 @@ def _layer(layer: LayerFacts, gradients: GradientFacts) -> LayerSummary:
         kernels=None if layer.kernels is None else round(layer.kernels, 3),
         flops=layer.flops,
         recompute_flops=layer.recompute_flops,
+        flops_per_s=None if layer.flops_per_s is None else round(layer.flops_per_s),
         moved_bytes=layer.moved_bytes,
         bound=None if layer.bound is None else layer.bound.value,
         peak_share=None if layer.peak_share is None else round(layer.peak_share, 6),
         worst_rank=layer.worst_rank,
         worst_ms=_ms(layer.worst_s),
         median_ms=_ms(layer.median_s),
+        other_rank=layer.other_rank,
         compiled=layer.compiled,
     )
+
+
+def _rounded_ratio(ratio: float | None) -> float | None:
+    return None if ratio is None else round(ratio, 3)
+
+
+def _flops_per_s(found: LayerProfile, step_s: float | None) -> float | None:
+    """Returns how many operations a mean step does per second."""
+    return None if found.flops is None or not step_s else round(found.flops / step_s)
 
 
 def _mfu(found: LayerProfile, step_s: float | None) -> float | None:
@@ -105,6 +125,7 @@ def _activity(found: GpuActivity) -> ActivitySummary:
         busy_ms=round(found.busy_s * 1e3, 6),
         kernels_per_step=round(found.kernels_per_step, 3),
         copies_ms=round(found.copies_s * 1e3, 6),
+        copies_alone_ms=_ms(found.copies_alone_s),
         communication_ms=round(found.communication_s * 1e3, 6),
         communication_alone_ms=round(found.communication_alone_s * 1e3, 6),
         kernels=tuple(
@@ -161,6 +182,7 @@ def _gradients(found: GradientFacts) -> GradientsSummary | None:
         first_norm=found.first,
         usual_norm=found.usual,
         last_norm=found.last,
+        last_norm_step=found.last_step,
         bad_value=None
         if bad is None
         else BadValueSummary(bad.step, bad.phase, bad.layer, bad.rank, bad.finite_step),
@@ -176,7 +198,22 @@ def _gradients(found: GradientFacts) -> GradientsSummary | None:
             layer_norm=rise.layer_norm,
             rank=rise.rank,
         ),
+        curves=None if found.curves is None else _curves(found.curves),
     )
+
+
+def _curves(found: NormCurves) -> NormCurvesSummary:
+    return NormCurvesSummary(
+        steps=found.steps,
+        steps_per_point=found.steps_per_point,
+        whole=tuple(map(_four_digits, found.whole)),
+        layers={name: tuple(map(_four_digits, norms)) for name, norms in found.layers.items()},
+        not_finite=found.not_finite,
+    )
+
+
+def _four_digits(norm: float | None) -> float | None:
+    return None if norm is None else float(f"{norm:.4g}")
 
 
 def _ms(seconds: float | None) -> float | None:

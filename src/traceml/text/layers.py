@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import textwrap
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -12,6 +11,7 @@ from traceml.model.layer_names import (
     COMPILED_PARTLY,
     COMPILED_WHOLE,
     MODEL,
+    names_of_groups,
     repeated_name,
 )
 from traceml.model.printable import one_line
@@ -29,6 +29,7 @@ from traceml.summaries.layer_record import ActivitySummary, LayersSummary, Layer
 MAX_SHOWN = 8
 MAX_KERNELS = 5
 MAX_SLOW = 3
+MAX_WAITS = 3
 MIN_SHARE = 0.01
 """Of the time in layers: what takes less is left out."""
 MIN_RANK_FACTOR = 1.2
@@ -52,6 +53,10 @@ class _LayerRow:
     saved_bytes: int | None
     bound: str | None
     """What limits them; `None` where that is not known, or differs."""
+    flops_per_s: float | None
+    """How fast they compute; `None` where that is not known, or they compute nothing."""
+    communication_ms: float = 0.0
+    """How long they waited for other ranks, in none of the other times."""
 
     @property
     def own_ms(self) -> float:
@@ -89,6 +94,7 @@ def layer_lines(found: LayersSummary | None) -> list[str]:
     return [
         *lines,
         *_phase_lines(found),
+        *_communication_lines(found, rows),
         *_compiled_lines(found.layers),
         *(_slow_lines(found) or _rank_lines(found.layers, total_ms)),
         *_slowed_lines(found),
@@ -122,7 +128,8 @@ def _compiled(layers: Mapping[str, LayerSummary], how: str) -> list[str]:
 
 def _phase_lines(found: LayersSummary) -> list[str]:
     """Returns of each phase how much lies in layers and what is left, in the steps looked at,
-    beside its mean over all steps; nothing of a phase that was not seen as a whole."""
+    beside its mean over all steps, both without waiting for other ranks; nothing of a phase that
+    was not seen as a whole."""
     lines = []
     for phase, in_layers, again, rest, mean in (
         ("forward", found.forward_ms, None, found.rest_forward_ms, found.mean_forward_ms),
@@ -143,6 +150,29 @@ def _phase_lines(found: LayersSummary) -> list[str]:
             f"{milliseconds(in_layers)} in layers{repeated}, {milliseconds(rest)} rest{usual}"
         )
     return lines
+
+
+def _communication_lines(found: LayersSummary, rows: Sequence[_LayerRow]) -> list[str]:
+    """Returns how long a rank waits for others beside these times, and where the most."""
+    in_layers, rest = found.communication_ms, found.rest_communication_ms
+    whole_ms = (in_layers or 0.0) + (rest or 0.0)
+    places = [(_name_of(row), row.communication_ms) for row in rows if row.communication_ms]
+    if rest:
+        places.append(("no layer", rest))
+    places.sort(key=lambda place: -place[1])
+    shown = [
+        f"{milliseconds(waited_ms)} in {one_line(name, NAME)}"
+        for name, waited_ms in places[:MAX_WAITS]
+        if waited_ms >= MIN_SHARE * whole_ms
+    ]
+    if not whole_ms:
+        return []
+    said = f"communication {milliseconds(whole_ms)} beside these times: {', '.join(shown)}"
+    return _wrapped(said)
+
+
+def _name_of(row: _LayerRow) -> str:
+    return (row.name or MODEL) + (f" ×{row.layers}" if row.layers > 1 else "")
 
 
 def _wrapped(said: str) -> list[str]:
@@ -180,7 +210,8 @@ def _slowed_lines(found: LayersSummary) -> list[str]:
 
 
 def _rank_lines(layers: Mapping[str, LayerSummary], total_ms: float) -> list[str]:
-    """Returns the layer in which a rank is behind the median rank the most; empty where none is."""
+    """Returns the layer in which a rank is behind the median rank, or the other of two, the most;
+    empty where none is."""
     gaps = {
         name: layer.worst_ms - layer.median_ms
         for name, layer in layers.items()
@@ -194,7 +225,8 @@ def _rank_lines(layers: Mapping[str, LayerSummary], total_ms: float) -> list[str
     if worst_ms < MIN_RANK_FACTOR * median_ms:
         return []
     # The name comes last: it is what may be cut.
-    said = f"rank {layer.worst_rank} takes {milliseconds(worst_ms)}, the median rank"
+    other = "the median rank" if layer.other_rank is None else f"rank {layer.other_rank}"
+    said = f"rank {layer.worst_rank} takes {milliseconds(worst_ms)}, {other}"
     return ["  " + one_line(f"{said} {milliseconds(median_ms)}, in {name or MODEL}", 78)]
 
 
@@ -203,6 +235,8 @@ def _limit_lines(found: LayersSummary, shown: Sequence[_LayerRow]) -> list[str]:
     lines = []
     if found.flops_per_step is not None:
         said = f"{operations(found.flops_per_step)} per step"
+        if found.flops_per_s is not None:
+            said += f", {operations(found.flops_per_s, '/s')}"
         if found.mfu is not None and found.peak_flops_per_s is not None:
             most = operations(found.peak_flops_per_s, "/s")
             said += f": {percent(found.mfu)} of the device's {most} (MFU)"
@@ -210,6 +244,13 @@ def _limit_lines(found: LayersSummary, shown: Sequence[_LayerRow]) -> list[str]:
         if found.recompute_flops_per_step:
             again = operations(found.recompute_flops_per_step)
             lines.append(f"  {again} more are computed again in backward (checkpointing)")
+    speeds = [
+        f"{row.name or MODEL} {operations(row.flops_per_s, '/s')}"
+        for row in shown
+        if row.flops_per_s is not None
+    ]
+    if speeds:
+        lines += _wrapped(f"operations per second: {', '.join(speeds)}")
     for bound, words in BOUNDS.items():
         names = [row.name or MODEL for row in shown if row.bound == bound]
         if names:
@@ -224,13 +265,15 @@ def _gradient_lines(found: LayersSummary) -> list[str]:
         return []
     bad = gradients.bad_value
     last = "last" if bad is None else "last finite"
+    at = "" if gradients.last_norm_step is None else f" at step {count(gradients.last_norm_step)}"
     said = (
-        f"gradient norm {significant(gradients.usual_norm)} "
-        f"(first {significant(gradients.first_norm)}, {last} {significant(gradients.last_norm)}) "
+        f"gradient norm {significant(gradients.usual_norm)} (first "
+        f"{significant(gradients.first_norm)}, {last} {significant(gradients.last_norm)}{at}) "
         f"in {count(gradients.steps, 'step')}"
     )
     if bad is not None:
-        said += f"; not finite from step {count(bad.step)} on"
+        first = bad.step + 1 if bad.phase == "optimizer" else bad.step  # parameters came before it
+        said += f"; not finite from step {count(first)} on"
     lines = _wrapped(said)
     largest = max(found.layers.items(), key=lambda item: item[1].gradient_norm or 0.0, default=None)
     if largest is not None and largest[1].gradient_norm:
@@ -246,10 +289,14 @@ def _activity_lines(found: ActivitySummary | None) -> list[str]:
         return []
     kernels = f"{count(round(found.kernels_per_step))} kernels"
     said = f"GPU busy {milliseconds(found.busy_ms)} of a step by its own record, in {kernels}"
-    if found.communication_ms:
-        alone = milliseconds(found.communication_alone_ms)
-        said += f"; communication {milliseconds(found.communication_ms)}, {alone} of it alone"
-    lines = [f"  {said}"]
+    for what, took_ms, alone_ms, least_ms in (
+        ("communication", found.communication_ms, found.communication_alone_ms, 0.0),
+        ("copies", found.copies_ms, found.copies_alone_ms, MIN_SHARE * found.busy_ms),
+    ):
+        if took_ms > least_ms:
+            alone = "" if alone_ms is None else f", {milliseconds(alone_ms)} of it alone"
+            said += f"; {what} {milliseconds(took_ms)}{alone}"
+    lines = _wrapped(said)
     for kernel in found.kernels[:MAX_KERNELS]:
         name = one_line(kernel.name, NAME + CELL - 2)
         calls = f"×{kernel.calls:,.0f}"
@@ -270,13 +317,12 @@ def _rows(layers: Mapping[str, LayerSummary]) -> Iterable[_LayerRow]:
         key = repeated_name(name), layer.kind
         groups.setdefault(key, []).append(layer)
         names.setdefault(key, name)
-    classes = Counter(starred for starred, _ in groups)
+    starred = names_of_groups(groups)
     for key, of_group in groups.items():
-        starred = f"{key[0]} ({key[1]})" if classes[key[0]] > 1 and key[1] else key[0]
         bounds = {layer.bound for layer in of_group}
         saved = [layer.saved_bytes for layer in of_group if layer.saved_bytes is not None]
         yield _LayerRow(
-            name=starred if len(of_group) > 1 else names[key],
+            name=starred[key] if len(of_group) > 1 else names[key],
             layers=len(of_group),
             forward_ms=sum(layer.forward_ms or 0.0 for layer in of_group),
             backward_ms=sum(
@@ -284,4 +330,17 @@ def _rows(layers: Mapping[str, LayerSummary]) -> Iterable[_LayerRow]:
             ),
             saved_bytes=sum(saved) if saved else None,
             bound=bounds.pop() if len(bounds) == 1 else None,
+            flops_per_s=_flops_per_s(of_group),
+            communication_ms=sum(layer.communication_ms or 0.0 for layer in of_group),
         )
+
+
+def _flops_per_s(layers: Sequence[LayerSummary]) -> float | None:
+    """Returns how fast layers compute together: one that takes longer counts for more."""
+    if any(layer.flops is None or layer.flops_per_s is None for layer in layers):
+        return None
+    flops, seconds = 0.0, 0.0
+    for layer in layers:
+        if layer.flops and layer.flops_per_s:
+            flops, seconds = flops + layer.flops, seconds + layer.flops / layer.flops_per_s
+    return flops / seconds if seconds else None

@@ -81,6 +81,26 @@ def nodes_of(roots: Any) -> list[Any]:
     return sorted((n for n in found if not _is_leaf(n)), key=lambda n: -n._sequence_nr())
 
 
+def has_operation_between(roots: Any, first: int, end: int) -> bool:
+    """Whether the graph behind tensors has an operation with one of these numbers (`first` is one,
+    `end` is none); views and casts of parameters apart, which a script may keep from step to step.
+
+    Not in too large a graph. Each thread numbers its operations by itself.
+    """
+    tensors = roots if isinstance(roots, (list, tuple)) else [roots]
+    waiting = [node for each in tensors if (node := getattr(each, "grad_fn", None)) is not None]
+    found = set(waiting)
+    while waiting and len(found) <= MAX_NODES:
+        node = waiting.pop()
+        if first <= node._sequence_nr() < end and not _is_of_one_leaf(node):
+            return True
+        for below, _ in node.next_functions:
+            if below is not None and below not in found:
+                found.add(below)
+                waiting.append(below)
+    return False
+
+
 def reached_node(nodes: Iterable[Any], has_begun: bool) -> Any | None:
     """The node at which a backward pass was when it failed: the latest that still has what it
     saved; `None` where that cannot be told.
@@ -237,6 +257,15 @@ def _name(node: Any, names: Mapping[int, str]) -> str | None:
 
 def _is_leaf(node: Any) -> bool:
     return hasattr(node, "variable")
+
+
+def _is_of_one_leaf(node: Any) -> bool:
+    """Whether a node only looks at a parameter in another way: a transposed or cast weight."""
+    for _ in range(MAX_CHAIN):
+        if node is None or _is_leaf(node) or len(node.next_functions) != 1:
+            break
+        node = node.next_functions[0][0]
+    return node is not None and _is_leaf(node)
 
 
 def _saved_names(node: Any) -> list[str]:

@@ -10,6 +10,8 @@ from __future__ import annotations
 import pickle
 from bisect import bisect_left
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
 from time import perf_counter_ns
@@ -276,3 +278,25 @@ def save_memory_snapshot(place: Path) -> None:
     with temporary.open("wb") as file:
         pickle.dump(torch.cuda.memory._snapshot(), file)
     temporary.replace(place)
+
+
+# Streams, also of a device that is not the current one
+
+
+def current_stream(numbers: torch.Tensor) -> Any:
+    """The stream on which a tensor's device computes at present; `None` for the host."""
+    return torch.cuda.current_stream(numbers.device) if numbers.is_cuda else None
+
+
+@contextmanager
+def on_stream(stream: Any) -> Iterator[None]:
+    """In here a stream is the current one; `None` for the host.
+
+    Its device is made the current one first: coming back from a stream of another device, torch
+    would take memory on the device that was current, even if the script uses it for nothing.
+    """
+    if stream is None:
+        yield
+        return
+    with torch.cuda.device(stream.device), torch.cuda.stream(stream):
+        yield

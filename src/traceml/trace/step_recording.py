@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import gzip
 import json
 import os
@@ -14,12 +13,11 @@ from typing import Any
 
 import torch
 from torch.autograd import profiler
-from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from traceml.trace.failure import ended_by_device_error
-from traceml.trace.interruptions import drop_our_frames
 from traceml.trace.profiler_turns import CuptiTeardown, ProfilerTurns, new_profile
 from traceml.trace.session import Session
+from traceml.trace.step_boundary import FetchWatch
 
 COMPRESSION = 1
 """Of gzip: the fastest, with which a trace takes a tenth of its size."""
@@ -31,10 +29,14 @@ class StepRecording:
     """Records from `begin` to `end`; what the GPU still had to do before is waited for."""
 
     def __init__(
-        self, session: Session, turns: ProfilerTurns, before_fetch: Callable[[], None]
+        self,
+        session: Session,
+        turns: ProfilerTurns,
+        fetches: FetchWatch,
+        before_fetch: Callable[[], None],
     ) -> None:
         """`before_fetch` is called before each batch that is fetched meanwhile."""
-        self._session, self._turns = session, turns
+        self._session, self._turns, self._fetches = session, turns, fetches
         self._before_fetch = session.guard(before_fetch)
         self._is_on_gpu = bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call] # torch
         self._teardown = CuptiTeardown()
@@ -55,7 +57,7 @@ class StepRecording:
         finally:
             if not self.is_on:
                 self._put_back()
-        self._watch_fetches()
+        self._fetches.add(self._before_fetch)
         _describe(self._session.rank(), step)
         self._annotation = profiler.record_function(f"ProfilerStep#{step}")
         self._annotation.__enter__()
@@ -93,6 +95,7 @@ class StepRecording:
 
     def _put_back(self) -> None:
         self._teardown.put_back()
+        self._fetches.remove(self._before_fetch)
         while self._restores:
             self._restores.pop()()
 
@@ -116,20 +119,6 @@ class StepRecording:
             return child
 
         self._restores.append(self._session.replace(os, "fork", fork_unrecorded))
-
-    def _watch_fetches(self) -> None:
-        fetch: Any = _BaseDataLoaderIter.__next__
-
-        @functools.wraps(fetch)
-        def fetch_next(iterator: Any) -> Any:
-            try:
-                self._before_fetch()
-                return fetch(iterator)
-            except BaseException as error:
-                drop_our_frames(error)
-                raise
-
-        self._restores.append(self._session.replace(_BaseDataLoaderIter, "__next__", fetch_next))
 
 
 def _describe(rank: int, step: int) -> None:

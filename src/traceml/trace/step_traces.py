@@ -19,6 +19,7 @@ from traceml.trace.interruptions import is_interruption
 from traceml.trace.place import place
 from traceml.trace.profiler_turns import NSYS, ProfilerTurns
 from traceml.trace.session import Session
+from traceml.trace.step_boundary import FetchWatch, StepBoundary
 from traceml.trace.step_choice import (
     FIRST_STEP,
     MIN_STEPS_BETWEEN,
@@ -59,9 +60,12 @@ class StepTraces:
         count: int,
         turns: ProfilerTurns,
         uses_graphs: Callable[[], bool | None],
+        fetches: FetchWatch,
     ) -> None:
         self._session, self._count, self._turns = session, count, turns
-        self._uses_graphs = uses_graphs
+        self._uses_graphs, self._fetches = uses_graphs, fetches
+        follow_fetch = session.guard(self._follow_fetch, decides=False, failed=self._fail)
+        self._boundary = StepBoundary(session, fetches, follow_fetch)
         self._follow_guarded = session.guard(self._follow_step, failed=self._fail)
         self._recording: StepRecording | None = None
         self.forget()
@@ -84,9 +88,9 @@ class StepTraces:
         self._recorded = 0
         self._last = 0
         """The number of the last step that was recorded, among those that were seen here."""
-        self._aligned: int | None = None
+        self._boundary.forget()
         self._aligning = 0
-        """How many steps there were at the last look, while one is waited for, and for how long."""
+        """Ends of optimizers for which the end of a step has been waited for; 0 while none is."""
         self._is_slow_one = self._was_slow_one = False
         """Whether the recording, and the one before it, was chosen because a slow step is
         expected."""
@@ -98,7 +102,7 @@ class StepTraces:
 
     def _follow_step(self) -> None:
         if self._recording is not None and self._recording.is_on:
-            self._end_step(self._recording)
+            self._follow_part(self._recording)
         else:
             self._recording = None  # Ctrl-C may have left one behind that has ended
             self._watch.see(perf_counter_ns() - self._looked_at)
@@ -106,11 +110,27 @@ class StepTraces:
                 self._begin_when_aligned()
         self._looked_at = perf_counter_ns()
 
+    def _follow_part(self, recording: StepRecording) -> None:
+        """An optimizer has stepped in the step that is recorded: it may have been the last."""
+        was_known = self._boundary.is_at_fetch
+        ended = self._boundary.steps_ended()
+        if self._boundary.is_at_fetch and not was_known:
+            self._give_up()  # it began between two optimizers of one step
+        elif ended or recording.so_far_ns() > self._max_ns():
+            self._end_step(recording)
+
+    def _follow_fetch(self, _: int) -> None:
+        """A step ends with this fetch, and the next one begins."""
+        if self._recording is not None and self._recording.is_on:
+            self._end_step(self._recording)
+        elif self._aligning:
+            self._begin_if_possible()
+
     def _is_due(self) -> bool:
         """Whether one of the next steps is to be recorded: the one after the next, because it takes
         one step to know where steps begin."""
         seen = self._watch.seen
-        if self._aligned is not None:
+        if self._aligning:
             return True
         if seen < FIRST_STEP or seen < self._last + MIN_STEPS_BETWEEN:
             return False
@@ -127,16 +147,23 @@ class StepTraces:
 
     def _begin_when_aligned(self) -> None:
         """Begin where a step does: a script with several optimizers steps them one by one."""
-        steps = self._session.count_stepped()
-        if self._aligned is None or steps == self._aligned:
-            self._aligned = steps
-            self._aligning += 1
-            if self._aligning > MAX_ALIGNING:
-                self._last, self._aligned, self._aligning = self._watch.seen, None, 0
-            return
-        self._aligned, self._aligning = None, 0
+        self._aligning += 1
+        if self._boundary.steps_ended():
+            self._begin_if_possible()
+        elif self._aligning > MAX_ALIGNING:
+            self._last = self._watch.seen
+            self._stop_aligning()
+
+    def _begin_if_possible(self) -> None:
+        self._aligning = 0
         if self._may_begin():
-            self._begin(steps)
+            self._begin(self._session.count_stepped())
+        else:
+            self._stop_aligning()
+
+    def _stop_aligning(self) -> None:
+        self._aligning = 0
+        self._boundary.stop()
 
     def _may_begin(self) -> bool:
         if self._session.rank() >= MAX_RANKS:
@@ -161,7 +188,9 @@ class StepTraces:
             ranks = min(place()[1], MAX_RANKS)
             self._budget = TimeBudget(SHARE / max(ranks, 1), began)
         self._steps = steps
-        self._recording = StepRecording(self._session, self._turns, self._end_if_too_long)
+        self._recording = StepRecording(
+            self._session, self._turns, self._fetches, self._end_if_too_long
+        )
         self._recording.begin(steps + 1)
         self._cost_ns = perf_counter_ns() - began
 
@@ -172,8 +201,9 @@ class StepTraces:
             self._throw_away(recording, TOO_LONG)
         elif steps > self._steps + 1:
             self._throw_away(recording, INTERRUPTED)
-        elif steps > self._steps:  # else another optimizer of the same step
+        else:
             ended = perf_counter_ns()
+            self._boundary.stop()
             result = recording.end()
             self._recording = None
             self._recorded += 1
@@ -192,6 +222,7 @@ class StepTraces:
         took_ns, ended = recording.so_far_ns(), perf_counter_ns()
         recording.end()
         self._recording = None
+        self._boundary.stop()
         self._recorded += 1
         self._watch.pass_over()
         self._last = self._watch.seen
@@ -253,6 +284,7 @@ class StepTraces:
     def _give_up(self) -> None:
         """End a recording without keeping it."""
         recording, self._recording = self._recording, None
+        self._stop_aligning()
         if recording is not None:
             recording.end()
             self._last = self._watch.seen

@@ -4,7 +4,6 @@ import numpy as np
 import torch
 from torch import nn
 
-from traceml.store.layer_records import read_layers
 from traceml.trace.deep import bursts
 from traceml.trace.deep.bursts import FIRST_BURST
 
@@ -20,17 +19,16 @@ class PerSample(nn.Module):
         return torch.func.vmap(lambda sample: self.inner(sample))(inputs)
 
 
-def test_a_layer_that_a_function_transform_calls_is_passed_over(traced, monkeypatch):
+def test_a_layer_that_a_function_transform_calls_is_passed_over(begin_deep, monkeypatch):
     monkeypatch.setattr(bursts, "LAYERS_SHARE", 1e9)
-    traced.session.begin_deep_profile()
+    deep = begin_deep()
     model = nn.Sequential(PerSample(), nn.ReLU(), nn.Linear(4, 1))
     optimizer = torch.optim.SGD(model.parameters(), 1e-3)
     for _ in range(FIRST_BURST + 40):
         model(torch.randn(4, 4)).square().mean().backward()
         optimizer.step()
         optimizer.zero_grad()
-    traced.finish()  # which wants no failure of ours
-    (found,) = read_layers(traced.folder)
+    found = deep()  # which wants no failure of ours
     assert not found.notes and len(found.largest.steps) > 0
     largest = dict(zip(found.names, found.largest.values[-1], strict=True))
     assert np.isnan(largest.pop("0.inner"))

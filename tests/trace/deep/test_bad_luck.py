@@ -16,6 +16,8 @@ import torch
 from torch import nn
 from torch.nn.modules import module as module_hooks
 
+from traceml.facts.gradients import gradient_facts
+from traceml.facts.layer_memory import layer_memory
 from traceml.store.layer_records import read_layers
 from traceml.trace import current
 from traceml.trace.deep import bursts, phase_marks
@@ -257,6 +259,43 @@ def test_modules_that_are_made_replaced_and_let_go_are_seen_as_they_are(deep):
     assert found.steps and {"blocks.1", "last"} <= set(found.names)
 
 
+class Overflows(nn.Module):
+    def __init__(self, at):
+        super().__init__()
+        self.at, self.calls = at, 0
+
+    def forward(self, inputs):
+        self.calls += 1
+        return inputs * (float("inf") if self.calls >= self.at else 1.0)
+
+
+def test_a_model_that_takes_the_place_of_another_is_not_left_out_silently(deep):
+    train(Model(), steps=2 * STEPS)
+    train(nn.Sequential(nn.Linear(4, 4), Overflows(STEPS), nn.Linear(4, 4)), steps=STEPS + 2)
+    found = deep()
+    assert "blocks.0.inner" in found.names and found.others_at_end is not None
+    assert (found.calls[:, 0] > 0).all() and (found.others_at_end.calls[:, 0] > 0).all()
+    others, last = len(found.others_at_end.steps), found.at_end
+    (note,) = found.notes
+    assert f"in {others} of the {others + len(found.steps)} steps" in note
+    assert f"from step {found.steps[0]} to step {found.steps[-1]}." in note
+    assert f"1 (Overflows, seen since step {last.steps[0]})" in note
+    assert set(last.names) == {"", "0", "1", "2"} and last.pid == found.pid
+    bad = gradient_facts([found], {}).bad_value
+    assert (bad.step, bad.phase, bad.layer) == (3 * STEPS, "forward", "1")
+    assert {group.name for group in layer_memory([found]).groups} <= {"* (Linear)", "1"}
+
+
+def test_models_of_earlier_folds_that_the_script_keeps_are_none_that_train(deep):
+    folds = [Model() for _ in range(3)]
+    for model in folds:
+        train(model)
+    found = deep()
+    assert not found.notes and found.others_at_end is None
+    assert found.names[0] == "" and "blocks.0.inner" in found.names
+    assert (found.calls[:, 0] == 1).all() and found.steps[-1] > 2 * STEPS
+
+
 def test_a_layer_that_calls_itself_and_is_called_often_is_counted_as_often(deep):
     class Recursive(nn.Module):
         def __init__(self):
@@ -384,7 +423,7 @@ def test_what_was_put_into_torch_is_out_again_where_beginning_fails_half_way(tra
 def end_of(kind):
     """Has a look fail at the end of a step, as one does that meets what nobody thought of."""
 
-    def fail(look, step):
+    def fail(look, step, steps):
         raise ArithmeticError("an odd tensor")
 
     return kind, "end", fail

@@ -10,8 +10,10 @@ from torch import nn
 from torch._dynamo.utils import counters
 from torch.nn.modules import module as module_hooks
 
+from traceml.facts.layers import layer_profile
 from traceml.trace.deep import bursts
 from traceml.trace.deep.bursts import FIRST_BURST, RECOMPILED
+from traceml.trace.deep.operation_steps import COMPILED
 from traceml.trace.deep.timed_steps import HIDDEN
 
 STEPS = FIRST_BURST + 14
@@ -201,6 +203,16 @@ def test_a_layer_that_calls_a_compiled_function_is_told(deep):
     assert {found.names[place] for place in found.calls_compiled} == {"blocks.0"}
     assert not found.compiled
     assert calls_of(found)["blocks.0"] == 1 and calls_of(found)["blocks.0.inner"] == 0
+
+
+@pytest.mark.parametrize("way", [whole, one_block])
+def test_operations_of_compiled_code_are_said_not_to_be_counted(deep, monkeypatch, way):
+    monkeypatch.setattr(bursts, "COUNTED_BURST", 0)
+    trained(way)
+    found = deep()
+    assert found.why_uncounted == COMPILED and not found.counted
+    (note,) = [each for each in layer_profile([found], {}).notes if "not counted" in each]
+    assert "TORCH_COMPILE_DISABLE=1" in note
 
 
 def test_a_compiled_function_around_the_model_is_said_to_hide_it(deep):

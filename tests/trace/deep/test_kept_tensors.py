@@ -127,8 +127,7 @@ def test_of_long_nested_lists_only_some_items_are_looked_at(monkeypatch):
     assert kept_tensors._bytes_in(kept, set()) == pytest.approx(100 * 50 * 8, rel=0.01)
 
 
-def test_looks_have_the_numbers_of_the_step_table_also_where_batches_are_fetched(traced):
-    traced.session.begin_deep_profile()
+def test_looks_have_the_numbers_of_the_step_table_also_where_batches_are_fetched(deep):
     model = Parts(one=Keeps(to_list))
     optimizer = torch.optim.SGD(model.parameters(), 0.01)
     batches = DataLoader(torch.randn(2 * STEPS + 2, WIDTH), batch_size=2)
@@ -137,9 +136,7 @@ def test_looks_have_the_numbers_of_the_step_table_also_where_batches_are_fetched
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    traced.finish()
-    (found,) = read_layers(traced.folder)
-    assert found.grown[-1].step == STEPS
+    assert deep().grown[-1].step == STEPS
 
 
 def train_on(batches, model, keep=lambda outputs: None):

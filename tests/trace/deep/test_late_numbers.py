@@ -1,13 +1,11 @@
 """Numbers that come from a device some steps later, with CUDA replaced at the edge."""
 
 import sys
-from contextlib import contextmanager
-from types import SimpleNamespace
 
 import pytest
 import torch
 
-from traceml.trace.deep.late_numbers import LateNumbers, _Coming, can_compute, on_stream
+from traceml.trace.deep.late_numbers import LateNumbers, _Coming, can_compute
 
 
 class AcceleratorError(RuntimeError):
@@ -31,26 +29,6 @@ def test_after_an_error_of_the_device_what_is_on_the_host_still_comes(monkeypatc
     numbers.wait()
     assert list(numbers.arrived()) == [("before", [1.0]), ("after", [2.0])]
     assert not numbers.is_expecting
-
-
-def test_the_device_of_a_stream_is_the_current_one_before_and_after_the_stream_is(monkeypatch):
-    """Torch leaves a stream of another device by a call that takes memory on the current one."""
-    entered = []
-
-    @contextmanager
-    def noted(what):
-        entered.append(what)
-        yield
-        entered.append(what)
-
-    monkeypatch.setattr(torch.cuda, "device", noted)
-    monkeypatch.setattr(torch.cuda, "stream", noted)
-    stream = SimpleNamespace(device="cuda:1")
-    with on_stream(stream):
-        assert entered == ["cuda:1", stream]
-    assert entered == ["cuda:1", stream, stream, "cuda:1"]
-    with on_stream(None):
-        assert len(entered) == 4
 
 
 @pytest.mark.parametrize("transform", [torch.func.vmap, torch.func.grad, torch.func.functionalize])

@@ -57,7 +57,7 @@ def activity(seed: int, layers: int, extra: int = 0) -> StepActivity:
         for n in range(4)
     }
     launches |= {(f"new_kernel_{n}", 0): [1, 5_000] for n in range(extra)}
-    return StepActivity(10**7, 900, 0, 0, 0, launches)
+    return StepActivity(10**7, 900, 0, 0, 0, 0, launches)
 
 
 def read(tmp_path: Path) -> LayerRecords:

@@ -1,24 +1,12 @@
 """Backward time belongs to the layer that computed what is differentiated, however tensors pass
 from one layer to the next."""
 
-import time
 from dataclasses import dataclass
 
 import pytest
 import torch
-from tests.trace.deep.test_bursts import WAIT_S, seconds, train
+from tests.trace.deep.test_bursts import WAIT_S, WaitBackward, seconds, train
 from torch import nn
-
-
-class SlowBackward(torch.autograd.Function):
-    @staticmethod
-    def forward(context, inputs):
-        return inputs.clone()
-
-    @staticmethod
-    def backward(context, gradient):
-        time.sleep(WAIT_S)
-        return gradient
 
 
 @dataclass
@@ -47,7 +35,7 @@ class Outer(nn.Module):
         self.first, self.inner, self.call = nn.Linear(4, 4), Inner(), call
 
     def forward(self, inputs):
-        return self.call(self.inner, SlowBackward.apply(self.first(inputs)) * 2)
+        return self.call(self.inner, WaitBackward.apply(self.first(inputs)) * 2)
 
 
 @pytest.mark.parametrize(
@@ -69,7 +57,7 @@ def test_what_a_layer_does_before_it_calls_another_is_its_own(deep, call):
 
 class ReturnsDataclass(nn.Module):
     def forward(self, inputs):
-        return Passed(SlowBackward.apply(inputs))
+        return Passed(WaitBackward.apply(inputs))
 
 
 class TakesDataclassApart(nn.Module):

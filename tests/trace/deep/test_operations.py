@@ -1,5 +1,7 @@
 """Floating-point operations are those of a count by hand, by layer and in all."""
 
+import re
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -12,32 +14,34 @@ from torch.distributed.tensor.parallel import (
 )
 from torch.nn.functional import scaled_dot_product_attention
 from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
+from torch.utils.flop_counter import flop_registry, register_flop_formula
 
 from traceml.facts.layers import layer_profile
-from traceml.store.layer_records import read_layers
 from traceml.trace.deep import bursts
+from traceml.trace.deep.flop_formulas import flops_of, formula_of
+from traceml.trace.deep.operations_without_flops import has_no_flops
 
 STEPS = 24
 BATCH = 3
 
 
 @pytest.fixture
-def profiled(traced, monkeypatch):
+def profiled(begin_deep, monkeypatch):
     """Trains a model, with the same inputs or those of each step; its profile and its records."""
     monkeypatch.setattr(bursts, "LAYERS_SHARE", 1e9)
-    traced.session.begin_deep_profile()
+    written = begin_deep()
 
-    def count(model, inputs):
+    def count(model, inputs, loss_of=torch.square):
         optimizer = torch.optim.SGD(model.parameters(), 1e-3)
         for step in range(STEPS):
             given = inputs(step) if callable(inputs) else inputs
-            loss = model(given).square().mean()
+            loss = loss_of(model(given)).mean()
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-        traced.finish()
-        (records,) = read_layers(traced.folder)
+        records = written()
         return layer_profile([records], {}), records
 
     return count
@@ -217,3 +221,315 @@ def test_shapes_that_are_met_for_the_first_time_are_counted_once(profiled, one_o
     )
     batches = [linear(BATCH + step, 8, 16 // RANKS) for step in range(STEPS)]
     assert profile.flops in [trained(each, needs_input_gradient=False) for each in batches]
+
+
+LENGTH, WIDTH, HIDDEN = 6, 5, 7
+
+
+def recurrent(gates, inputs, hidden, projected=0):
+    """A layer in one direction: gates from the input and the state, and its projection."""
+    state = projected or hidden
+    steps = BATCH * LENGTH
+    return linear(steps, inputs, gates * hidden) + steps * 2 * hidden * (
+        gates * state + (projected or 0)
+    )
+
+
+class Recurrent(nn.Module):
+    def __init__(self, kind, **options):
+        super().__init__()
+        self.inside = nn.Linear(WIDTH, WIDTH, bias=False)
+        self.rnn = kind(WIDTH, HIDDEN, batch_first=True, **options)
+
+    def forward(self, inputs):
+        return self.rnn(self.inside(inputs))[0]
+
+
+@pytest.mark.parametrize(
+    ("kind", "gates", "options", "is_fused"),
+    [
+        pytest.param(nn.LSTM, 4, {}, True, id="LSTM"),
+        pytest.param(nn.LSTM, 4, {"num_layers": 2}, True, id="LSTM of two layers"),
+        pytest.param(nn.LSTM, 4, {"bidirectional": True}, True, id="LSTM in both directions"),
+        pytest.param(
+            nn.LSTM,
+            4,
+            {"num_layers": 2, "bidirectional": True},
+            True,
+            id="LSTM of two layers in both directions",
+        ),
+        pytest.param(nn.LSTM, 4, {"bias": False}, True, id="LSTM without biases"),
+        pytest.param(nn.LSTM, 4, {"proj_size": 3}, False, id="LSTM with projections"),
+        pytest.param(nn.GRU, 3, {"num_layers": 2, "bidirectional": True}, False, id="GRU"),
+        pytest.param(nn.RNN, 1, {"num_layers": 2}, False, id="RNN"),
+    ],
+)
+def test_recurrent_networks(counted, kind, gates, options, is_fused):
+    by_layer, whole = counted(Recurrent(kind, **options), torch.randn(BATCH, LENGTH, WIDTH))
+    directions = 2 if options.get("bidirectional") else 1
+    layers = options.get("num_layers", 1)
+    projected = options.get("proj_size", 0)
+    state = projected or HIDDEN
+    once = directions * sum(
+        recurrent(gates, WIDTH if layer == 0 else directions * state, HIDDEN, projected)
+        for layer in range(layers)
+    )
+    # Nobody asks for the gradient of the first state: a fused kernel computes it nevertheless.
+    first_state = 0 if is_fused else directions * layers * linear(BATCH, state, gates * HIDDEN)
+    assert by_layer["rnn"] == trained(once) - first_state
+    inside = trained(linear(BATCH * LENGTH, WIDTH, WIDTH), needs_input_gradient=False)
+    assert whole == by_layer["rnn"] + inside
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+@pytest.mark.parametrize("is_packed", [False, True])
+@pytest.mark.parametrize(("kind", "gates"), [(nn.LSTM, 4), (nn.GRU, 3), (nn.RNN, 1)])
+def test_recurrent_networks_as_a_gpu_runs_them(kind, gates, layers, is_packed):
+    """By shapes alone: cuDNN gets all weights of all layers at once."""
+    rnn = kind(WIDTH, HIDDEN, layers, device="meta")
+    shape = (LENGTH * BATCH, WIDTH) if is_packed else (LENGTH, BATCH, WIDTH)
+    given = torch.empty(shape, device="meta"), list(rnn.parameters()), 4, None
+    once = recurrent(gates, WIDTH, HIDDEN) + (layers - 1) * recurrent(gates, HIDDEN, HIDDEN)
+    assert flops_of(torch.ops.aten._cudnn_rnn.default, given, {}, None) == once
+    assert flops_of(torch.ops.aten._cudnn_rnn_backward.default, given, {}, None) == 2 * once
+
+
+def dispatched(function, *tensors):
+    """The floating-point operations of what a function does, forward and backward."""
+    leaves = [each.detach().requires_grad_() for each in tensors]
+    with OperationsSeen() as seen:
+        found = function(*leaves)
+        (found.abs() if found.is_complex() else found).sum().backward()
+    return seen.flops
+
+
+class OperationsSeen(TorchDispatchMode):
+    def __init__(self):
+        super().__init__()
+        self.flops = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        done = flops_of(func, args, kwargs or {}, result)
+        assert done is not None, func
+        self.flops += done
+        return result
+
+
+@pytest.mark.parametrize(
+    ("function", "tensors", "wanted"),
+    [
+        pytest.param(torch.mv, (torch.randn(3, 4), torch.randn(4)), 2 * 12 * 2, id="mv"),
+        pytest.param(torch.dot, (torch.randn(9), torch.randn(9)), 2 * 9, id="dot"),
+        pytest.param(
+            lambda a, b: torch.zeros(3, 5).addmm_(a, b),
+            (torch.randn(3, 4), torch.randn(4, 5)),
+            3 * 2 * 3 * 4 * 5,
+            id="addmm in place",
+        ),
+        pytest.param(
+            lambda a, b: torch.addbmm(torch.zeros(3, 5), a, b),
+            (torch.randn(2, 3, 4), torch.randn(2, 4, 5)),
+            3 * 2 * 2 * 3 * 4 * 5,
+            id="addbmm",
+        ),
+        pytest.param(
+            lambda a, b: torch.cdist(a, b, p=1.0),
+            (torch.randn(2, 3, 4), torch.randn(2, 5, 4)),
+            3 * 3 * 2 * 3 * 5 * 4,
+            id="distances one by one",
+        ),
+        pytest.param(torch.fft.fft, (torch.randn(3, 8),), (2.5 + 5) * 3 * 8 * 3, id="fft of reals"),
+    ],
+)
+def test_further_products(function, tensors, wanted):
+    assert dispatched(function, *tensors) == wanted
+
+
+def test_a_bilinear_layer():
+    """A product of the first input and the weight, then of that and the second input."""
+    rows, first, second, outputs = 3, 5, 6, 4
+    weight = torch.randn(outputs, first, second)
+    once = 2 * rows * outputs * first * second + 2 * rows * outputs * second
+    with OperationsSeen() as seen:
+        nn.functional.bilinear(torch.randn(rows, first), torch.randn(rows, second), weight)
+    assert seen.flops == once
+
+
+def test_distances_by_a_product_of_matrices():
+    a, b = torch.randn(30, 4), torch.randn(40, 4)
+    with OperationsSeen() as seen:
+        torch.cdist(a.requires_grad_(), b)
+    assert seen.flops == 2 * 30 * 40 * (4 + 2)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "wanted"),
+    [
+        pytest.param((12, 4), (3, 4, 5), 2 * 12 * 4 * 5, id="rows in groups"),
+        pytest.param((3, 6, 4), (3, 4, 5), 2 * 3 * 6 * 4 * 5, id="as many of each"),
+        pytest.param((6, 12), (12, 5), 2 * 6 * 12 * 5, id="sums in groups"),
+        pytest.param((3, 6, 4), (4, 15), 2 * 6 * 4 * 15, id="columns in groups"),
+    ],
+)
+def test_grouped_products(a, b, wanted):
+    grouped = getattr(torch.ops.aten, "_grouped_mm", None)
+    if grouped is None:
+        pytest.skip("this torch has no grouped products")
+    given = torch.empty(a, device="meta"), torch.empty(b, device="meta")
+    assert flops_of(grouped.default, given, {}, None) == wanted
+
+
+@torch.library.custom_op("traceml_tests::product", mutates_args=())
+def own_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """A product of matrices in an operation of the script's own."""
+    return a @ b
+
+
+def _keep(ctx, inputs, output):
+    ctx.save_for_backward(*inputs)
+
+
+def _product_backward(ctx, gradient):
+    a, b = ctx.saved_tensors
+    return gradient @ b.t(), a.t() @ gradient
+
+
+own_product.register_autograd(_product_backward, setup_context=_keep)
+
+
+class OwnProduct(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(WIDTH, WIDTH))
+
+    def forward(self, inputs):
+        return own_product(inputs, self.weight)
+
+
+def test_what_nobody_can_count_is_not_counted_as_none(profiled):
+    model = nn.Sequential(nn.Linear(WIDTH, WIDTH), OwnProduct())
+    profile, records = profiled(model, torch.randn(BATCH, WIDTH))
+    by_name = {layer.name: layer for layer in profile.layers}
+    assert by_name["0"].flops == trained(linear(BATCH, WIDTH, WIDTH), needs_input_gradient=False)
+    assert (by_name["1"].flops, by_name["1"].recompute_flops) == (None, None)
+    assert by_name["1"].moved_bytes > 0
+    assert (profile.flops, profile.recompute_flops) == (None, None)
+    assert records.uncounted == {"traceml_tests::product": (records.names.index("1"),)}
+    (note,) = [each for each in profile.notes if "traceml_tests::product (in *)" in each]
+    assert "register_flop_formula" in note
+
+
+def test_a_formula_that_the_script_registers_counts(counted):
+    model = nn.Sequential(nn.Linear(WIDTH, WIDTH), OwnProduct())
+
+    @register_flop_formula(torch.ops.traceml_tests.product)
+    def product_flops(a_shape, b_shape, *, out_shape=None):
+        return linear(a_shape[0], a_shape[1], b_shape[1])
+
+    try:
+        by_layer, whole = counted(model, torch.randn(BATCH, WIDTH))
+    finally:
+        del flop_registry[torch.ops.traceml_tests.product]
+    assert by_layer["1"] == trained(linear(BATCH, WIDTH, WIDTH))
+    assert whole == by_layer["0"] + by_layer["1"]
+
+
+def test_what_no_layer_does_and_nobody_can_count_leaves_layers_as_they_are(profiled):
+    model = nn.Sequential(nn.Linear(WIDTH, WIDTH))
+    profile, records = profiled(model, torch.randn(BATCH, WIDTH), torch.linalg.svdvals)
+    assert records.uncounted == {"aten::_linalg_svd": (-1,)}
+    assert {layer.name: layer.flops for layer in profile.layers}["0"] == trained(
+        linear(BATCH, WIDTH, WIDTH), needs_input_gradient=False
+    )
+    assert profile.flops is None
+    assert any("not counted for aten::_linalg_svd." in note for note in profile.notes)
+
+
+def test_a_product_of_sparse_numbers_is_not_that_of_all_numbers():
+    sparse = torch.eye(4).to_sparse()
+    given = sparse, torch.randn(4, 5)
+    assert flops_of(torch.ops.aten.mm.default, given, {}, None) is None
+
+
+class Distilled(nn.Module):
+    """A teacher in a mode in which torch takes no operation apart."""
+
+    def __init__(self):
+        super().__init__()
+        self.teacher = nn.LSTM(WIDTH, HIDDEN, batch_first=True)
+        self.conv = nn.Conv1d(WIDTH, HIDDEN, 1)
+        self.student = nn.Linear(HIDDEN, HIDDEN)
+
+    def forward(self, inputs):
+        with torch.inference_mode():
+            found = self.teacher(inputs)[0]
+            mixed = torch.einsum("blw,bvw->blv", found, found).softmax(-1) @ found
+            mixed = mixed + self.conv(inputs.transpose(1, 2)).transpose(1, 2)
+        return self.student(mixed.clone())
+
+
+def test_inference_mode(counted):
+    by_layer, whole = counted(Distilled(), torch.randn(BATCH, LENGTH, WIDTH))
+    assert by_layer["teacher"] == recurrent(4, WIDTH, HIDDEN)
+    assert by_layer["conv"] == linear(BATCH * LENGTH, WIDTH, HIDDEN)
+    assert by_layer[""] == 2 * 2 * BATCH * LENGTH * LENGTH * HIDDEN
+    student = linear(BATCH * LENGTH, HIDDEN, HIDDEN)
+    assert by_layer["student"] == trained(student, needs_input_gradient=False)
+    assert whole == sum(by_layer.values())
+
+
+def test_nested_tensors(counted):
+    """They do each operation by others on what they hold."""
+
+    def nested(step):
+        parts = [torch.randn(length, WIDTH) for length in (2, 4)]
+        return torch.nested.nested_tensor(parts, layout=torch.jagged)
+
+    class Nested(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.Linear(WIDTH, HIDDEN)
+
+        def forward(self, inputs):
+            return self.inner(inputs).values()
+
+    by_layer, whole = counted(Nested(), nested)
+    assert by_layer["inner"] == whole
+    assert whole == trained(linear(2 + 4, WIDTH, HIDDEN), needs_input_gradient=False)
+
+
+PRODUCTS = re.compile(
+    "mm|mv|matmul|conv|linear|rnn|lstm|gru|atten|linalg|cholesky|solve|svd|qr|_fft|rnn|encoder"
+    "|euclid|dist_|lu_|sparse_mat|compute_linear"
+)
+NO_PRODUCTS = re.compile(
+    "upsample_.*linear|convert_|_cell|gamma|flatten|reorder|check_errors|mm_search|lu_unpack|dummy|cumm|sqrt"
+    "|linalg_(vector_norm|cross|_powsum)|4bit_weight|[crg]?elu|glu|silu|_fftfreq|hamming|erfinv"
+)
+
+
+def test_every_operation_of_this_torch_is_either_counted_or_known_to_need_no_count():
+    """What is not known makes a step unmeasured: only products, in a form that has no formula."""
+    unknown, taken_for_none = set(), set()
+    for name in torch._C._dispatch_get_all_op_names():
+        operation = _operation(name)
+        if operation is None or torch._C._dispatch_has_kernel_for_dispatch_key(
+            name, "CompositeImplicitAutograd"
+        ):
+            continue  # it is dispatched as others
+        has_none = has_no_flops(operation)
+        if formula_of(operation) is None and not has_none:
+            unknown.add(name)
+        if has_none and PRODUCTS.search(name) and not NO_PRODUCTS.search(name):
+            taken_for_none.add(name)
+    assert not taken_for_none
+    assert not {each for each in unknown if not PRODUCTS.search(each)}
+
+
+def _operation(name):
+    full, _, form = name.partition(".")
+    library, _, base = full.partition("::")
+    if library != "aten" or base.startswith(("_test", "_foobar")):
+        return None
+    return getattr(getattr(torch.ops.aten, base, None), form or "default", None)

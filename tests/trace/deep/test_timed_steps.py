@@ -5,8 +5,10 @@ import time
 from contextlib import contextmanager
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from traceml.store.layer_records import read_layers
@@ -89,16 +91,10 @@ def two_gpus(monkeypatch):
 
 
 @pytest.fixture
-def deep(two_gpus, traced):
+def deep(two_gpus, traced, begin_deep):
     """A session whose model is on the second GPU; what it wrote, when it is called."""
     traced.session.device = "cuda:1"
-    traced.session.begin_deep_profile()
-
-    def layers():
-        traced.finish()
-        return read_layers(traced.folder)[0]
-
-    return layers
+    return begin_deep()
 
 
 class UsesASecondStream(nn.Module):
@@ -114,6 +110,19 @@ class UsesASecondStream(nn.Module):
             return self.inner(inputs)
         finally:
             Device.streams = before
+
+
+class WaitsForRanks(nn.Module):
+    """Sums up what it was given over all ranks, in the middle of its work."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(4, 4)
+
+    def forward(self, inputs):
+        hidden = self.inner(inputs)
+        dist.all_reduce(hidden.detach())
+        return hidden
 
 
 def train(model, each_step=lambda step: None):
@@ -138,6 +147,23 @@ def test_whether_a_graph_is_captured_is_asked_of_that_device(deep, captured, is_
     train(nn.Sequential(nn.Linear(4, 4), nn.ReLU()))
     assert bool(Event.recorded_on) is is_marked
     deep()
+
+
+def test_waiting_for_ranks_is_beside_the_layer_s_time_on_both_clocks(deep):
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        train(nn.Sequential(WaitsForRanks(), nn.Linear(4, 4)))
+    finally:
+        dist.destroy_process_group()
+    found = deep()
+    waiting = found.names.index("0")
+    for clock in ("gpu", "host"):
+        waits_ns = found.times_ns[f"{clock}_communication"]
+        assert (waits_ns[:, waiting] > 0).all()
+        assert not np.delete(waits_ns, waiting, axis=1).any()
+        assert not found.outside_ns[f"{clock}_communication"].any()
+    for phase in ("forward", "backward"):
+        assert (found.times_ns[f"gpu_{phase}"][:, waiting] >= 0).all()
 
 
 def test_a_step_is_written_once_each_of_its_streams_has_passed_its_marks(deep, traced):

@@ -20,6 +20,10 @@ from traceml.trace.deep.bursts import FIRST_BURST
 from traceml.trace.deep.layer_names import layers_of
 
 STEPS = FIRST_BURST + 4
+LATE_MS = 40
+"""What rank 1 of a job takes longer in each backward pass, in which rank 0 waits for it …"""
+CLEARLY = 0.7
+"""… for so much of it at least: the rest is noise of a machine that is busy with other things."""
 SCRIPT = Path(__file__).parents[2] / "distributed_training.py"
 
 
@@ -66,9 +70,9 @@ def one_rank():
 
 
 @pytest.fixture
-def deep(traced):
+def deep(begin_deep):
     """A session with the deep profile; what it wrote about a model, when it is called with it."""
-    traced.session.begin_deep_profile()
+    written = begin_deep()
 
     def trained(model):
         torch.manual_seed(0)
@@ -78,9 +82,7 @@ def deep(traced):
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-        traced.finish()
-        (found,) = read_layers(traced.folder)
-        return found
+        return written()
 
     return trained
 
@@ -186,7 +188,8 @@ class DeepJob:
 
     def __init__(self, kind, cwd, traced):
         options = ["--profile=deep"] if traced else ["--disable-traceml"]
-        words = ["--kind", kind, "--fork-ranks", 2, "--steps", 24]
+        late = ["--late-rank", 1, "--delay-ms", LATE_MS]
+        words = ["--kind", kind, "--fork-ranks", 2, "--steps", 24, *late]
         cwd.mkdir()
         done = run([TRACEML, "run", *options, SCRIPT, "--args", *words], cwd)
         assert done.status == 0, done.stderr
@@ -223,3 +226,24 @@ def test_two_ranks_have_their_layers_and_learn_the_same(jobs, kind, shards):
         assert (found.times_ns["host_backward"][:, places] > 0).all()
         assert found.norms.steps and np.isfinite(found.norms.values[:, places]).all()
         assert (found.norms.values[:, places] > 0).all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["ddp", "fsdp2"])
+def test_waiting_for_the_late_rank_is_in_the_time_of_no_layer(jobs, kind):
+    """Rank 0 waits in every backward pass for rank 1, which sleeps there."""
+    found = jobs[kind, True].ranks
+    backward_ms, waits_ms = (
+        sorted(whole_ms(each, phase) for each in found) for phase in ("backward", "communication")
+    )
+    assert backward_ms[1] - backward_ms[0] > CLEARLY * LATE_MS
+    assert waits_ms[1] - waits_ms[0] > CLEARLY * LATE_MS
+    longest = max(found, key=lambda each: whole_ms(each, "backward"))
+    assert whole_ms(longest, "communication") == waits_ms[0]
+
+
+def whole_ms(found, phase):
+    """The median over steps of what a rank takes, in layers or not."""
+    in_layers = found.times_ns.get(f"host_{phase}", np.zeros((1, 1)))
+    whole_ns = np.nansum(in_layers, axis=1) + np.nan_to_num(found.outside_ns[f"host_{phase}"])
+    return float(np.median(whole_ns)) / 1e6

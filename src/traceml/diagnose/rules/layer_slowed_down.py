@@ -33,7 +33,7 @@ from traceml.diagnose.slow_layers import (
 from traceml.facts.facts import Facts
 from traceml.facts.slow_layers import SlowedLayer
 from traceml.model.evidence import Evidence, as_number, as_words, in_ms
-from traceml.model.finding import Finding, Kind, Section
+from traceml.model.finding import Finding, Kind, Section, StepSpan
 from traceml.model.quantities import count, duration, factor_words
 
 KIND = Kind.declare("LAYER_SLOWED_DOWN")
@@ -58,6 +58,7 @@ def check(facts: Facts) -> Finding | None:
         share=lost_s / step_s if step_s else None,
         ranks=ranks,
         lost_s_per_step=lost_s,
+        steps=StepSpan(first.since_step),
         evidence=Evidence(
             as_words("layer", shown_layer(first.layer)),
             as_number("rank", first.rank),

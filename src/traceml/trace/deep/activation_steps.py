@@ -16,15 +16,14 @@ from traceml.trace.deep.late_numbers import (
     LateNumbers,
     can_compute,
     computing_apart,
-    current_stream,
     for_file,
-    on_stream,
     plain_numbers,
     sum_type,
 )
 from traceml.trace.deep.layer_file import LayerFile
 from traceml.trace.deep.layer_marks import tensors_in
 from traceml.trace.deep.layer_names import LayerName, ModelLayer, without_modules
+from traceml.trace.gpu import current_stream, on_stream
 from traceml.trace.session import Session
 
 MAX_TENSORS = 20_000
@@ -78,7 +77,10 @@ class ActivationSteps:
                     self._places.append(place)
                     self._largest.append(_largest(numbers))
 
-    def end(self, step: int) -> str | None:
+    def lose_backward(self) -> None:
+        """What layers return has nothing to do with backward."""
+
+    def end(self, step: int, steps: int = 1) -> str | None:
         """The step has ended; why it was not seen to its end, `None` where it was."""
         calls = self._calls
         if calls is None:

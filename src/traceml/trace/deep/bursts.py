@@ -6,18 +6,20 @@ it, and the next burst waits until that is a small share of the training time.
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Callable, Sequence
 from statistics import median
 from time import perf_counter_ns
 from typing import Any, Protocol
 
+from traceml.model.device_peaks import STATED_BY
 from traceml.trace.deep.activation_steps import ActivationSteps
 from traceml.trace.deep.gradient_norms import GradientNorms
 from traceml.trace.deep.kept_tensors import KeptTensors
 from traceml.trace.deep.kernel_steps import KernelSteps
 from traceml.trace.deep.layer_file import LayerFile
-from traceml.trace.deep.layer_names import ModelLayer, layers_of
+from traceml.trace.deep.layer_names import MAX_LAYERS, ModelLayer, layers_of
 from traceml.trace.deep.loss_graph import LossGraph
 from traceml.trace.deep.memory_steps import MemorySteps
 from traceml.trace.deep.operation_steps import OperationSteps
@@ -27,6 +29,7 @@ from traceml.trace.failure import ended_by_device_error
 from traceml.trace.models import KnownOptimizers, Models, outermost
 from traceml.trace.profiler_turns import ProfilerTurns
 from traceml.trace.session import Session
+from traceml.trace.step_boundary import EarlierOperations, FetchWatch, StepBoundary
 
 FIRST_BURST = 4
 """Steps before the first burst: the first steps of a run are unlike the others."""
@@ -60,6 +63,14 @@ REMEMBERED_STEPS = 15
 
 FAILED = "the deep profile failed in this process, and was ended"
 LOOK_FAILED = "{} failed in this process, and is not done any more"
+REACHES_BACK = (
+    "the backward pass of some steps went through what had been computed before the step began: it "
+    "is not measured there"
+)
+TOO_MANY = (
+    f"Only the first {MAX_LAYERS:,} modules of the model are followed: what further ones do is a "
+    "part of the layers that call them"
+)
 RECOMPILED = "torch.compile compiles in every step: no step could be seen"
 
 
@@ -69,11 +80,16 @@ class StepLook(Protocol):
     def begin(self, layers: Sequence[ModelLayer]) -> bool:
         """Look at the step that begins; whether that is possible at present."""
 
-    def end(self, step: int) -> str | None:
-        """The step has ended, and was that number; why it could not be looked at to its end."""
+    def end(self, step: int, steps: int) -> str | None:
+        """The step has ended, and was that number, or the last of so many that could not be told
+        apart while they ran; why it could not be looked at to its end."""
 
     def take_out(self) -> bool:
         """Take everything out of torch; whether nothing is left there."""
+
+    def lose_backward(self) -> None:
+        """A backward pass goes through what was computed before the step: what it does there was
+        not seen."""
 
 
 class Bursts:
@@ -86,6 +102,7 @@ class Bursts:
         optimizers: KnownOptimizers,
         uses_graphs: Callable[[], bool | None],
         turns: ProfilerTurns,
+        fetches: FetchWatch,
     ) -> None:
         self._session, self._models, self._turns = session, models, turns
         self._file = LayerFile(session)
@@ -123,6 +140,9 @@ class Bursts:
         """What each look is called for people."""
         self._follow_guarded = session.guard(self._follow_step, failed=self._fail)
         self._end_norms = session.guard(self._end_norms_of_step)
+        follow_fetch = session.guard(self._follow_fetch, decides=False, failed=self._fail)
+        self._boundary = StepBoundary(session, fetches, follow_fetch)
+        self._earlier = EarlierOperations()
         self._is_on = False
         self._look_at: StepLook | None = None
         """The way in which the step that runs is looked at …"""
@@ -154,10 +174,11 @@ class Bursts:
         self._looked_at = perf_counter_ns()
         self._budget = self._layers_budget = TimeBudget(LAYERS_SHARE, self._looked_at)
         self._kernels_budget = TimeBudget(KERNELS_SHARE, self._looked_at)
+        self._boundary.forget()
         self._wait(FIRST_BURST)
         self._steps_until_kept = self._kept_interval = FIRST_BURST
-        self._parts = 1
-        """Looks at the present step so far, in a burst."""
+        self._parts = 0
+        """Optimizers that have stepped in the present step, in a burst."""
         self._max_parts = 1
         self._bursts = self._lost = 0
         self._is_of_layers = False
@@ -170,6 +191,8 @@ class Bursts:
         self._layers: list[ModelLayer] = []
         self._is_alarmed = False
         """Whether the next steps are looked at for the size of activations, whatever it costs."""
+        self._earlier.forget()
+        self._reached_back = False
 
     def begin(self) -> None:
         """Look at layers from here on."""
@@ -200,7 +223,7 @@ class Bursts:
         self._take_out()
         self._plan, self._layers, self._burst_ns = [], [], []
         self._is_settling = self._was_compiling = False
-        self._parts = 1
+        self._parts = 0
         self._wait(MIN_STEPS_BETWEEN)
 
     def _end_norms_of_step(self) -> None:
@@ -227,6 +250,7 @@ class Bursts:
         if self._is_on:
             self._is_on = False
             self._session.looks.remove(self._follow_guarded)
+        self._boundary.stop()
         self._take_out()
 
     def _take_out(self) -> None:
@@ -260,6 +284,11 @@ class Bursts:
         self._memory.see_loss(loss)
         self._timed.see_loss()
         self._kernels.see_loss()
+        if self._look_at is not None and self._earlier.are_behind(loss):
+            self._look_at.lose_backward()
+            if not self._reached_back:
+                self._reached_back = True
+                self._file.say(REACHES_BACK)
         return self._loss_graph.check_loss(loss)
 
     def _look_at_activations(self) -> None:
@@ -268,23 +297,21 @@ class Bursts:
 
     def _note_held(self, step: int) -> None:
         """Memory ran out: write what each layer holds at that moment."""
-        self._memory.tell_held(layers_of(outermost(self._models.living())), step)
+        self._memory.tell_held(layers_of(self._models.training()), step)
 
     # After each step
 
     def _follow_step(self) -> None:
         now = perf_counter_ns()
         took = now - self._looked_at
-        if not self._may_look() and self._look_at is not self._kernels:
-            if self._look_at is not None:  # a profiler that began in another thread
-                self._make_room_for_profiler()
+        self._earlier.note_end()
+        if self._is_in_the_way():
+            self._make_room_for_profiler()
         elif self._look_at is not None:
             self._burst_ns.append(took)
-            if self._has_step_ended() or self._parts >= MAX_PARTS:
-                self._end_step(self._look_at)
-            else:
-                self._parts += 1
-                self._max_parts = max(self._max_parts, self._parts)
+            self._follow_part(self._look_at)
+        elif not self._may_look():
+            pass
         elif self._is_settling:
             self._burst_ns.append(took)
             self._end_burst()
@@ -296,25 +323,46 @@ class Bursts:
                 self._look_at_kept()
             self._steps_until -= 1
             if self._is_alarmed or self._steps_until <= 0:
-                self._begin_burst(now)
+                self._begin_burst_when_aligned(now)
         self._looked_at = now
+
+    def _is_in_the_way(self) -> bool:
+        """Whether we look at a step although a profiler runs, which began in another thread."""
+        return self._look_at not in (None, self._kernels) and not self._may_look()
+
+    def _follow_part(self, look: StepLook) -> None:
+        """An optimizer has stepped in a step that is looked at: it may have been the last."""
+        self._parts += 1
+        was_known = self._boundary.is_at_fetch
+        ended = self._boundary.steps_ended()
+        if self._boundary.is_at_fetch and not was_known and look is not self._activations:
+            self._give_up_burst()  # it began between two optimizers of one step
+        elif ended or self._parts >= MAX_PARTS:
+            self._end_step(look, ended or 1)
+
+    def _follow_fetch(self, ended: int) -> None:
+        """So many steps end with this fetch, and the next one begins."""
+        if self._is_in_the_way():
+            self._make_room_for_profiler()
+        elif self._look_at is not None:
+            self._end_step(self._look_at, ended)
+        elif self._may_look() and self._steps_until <= 0 and not self._is_settling:
+            self._begin_burst(self._allowing(perf_counter_ns()))
 
     def _wait(self, steps: int) -> None:
         """Look at no step before so many have ended; the last of them shows where a step ends."""
         self._steps_until = steps - 1
-        self._counted: int | None = None
-        """The steps that had ended when that was last asked."""
+        self._boundary.stop()
 
-    def _has_step_ended(self) -> bool:
-        """Whether a step has ended since this was last asked: of a loop that calls two optimizers
-        in each, every second look is at the end of one."""
-        before, self._counted = self._counted, self._session.count_steps()
-        return before is not None and before != self._counted
-
-    def _begin_burst(self, now: int) -> None:
-        """Begin a burst, if its cost is allowed and a step begins here."""
+    def _begin_burst_when_aligned(self, now: int) -> None:
+        """Begin a burst where its cost is allowed and a step begins."""
         budget = self._allowing(now)
-        if budget is None or not (self._has_step_ended() or self._is_alarmed):
+        if budget is not None and (self._boundary.steps_ended() or self._is_alarmed):
+            self._begin_burst(budget)
+
+    def _begin_burst(self, budget: TimeBudget | None) -> None:
+        """Begin a burst, where its cost is allowed: a step begins here."""
+        if budget is None:
             return
         self._budget = budget
         self._is_of_layers = not self._is_alarmed and budget is self._layers_budget
@@ -338,10 +386,18 @@ class Bursts:
             self._bursts += self._is_of_layers  # the next one may look at something else
             self._wait(MIN_STEPS_BETWEEN)
         else:
-            self._layers = layers_of(outermost(self._models.living()))
+            self._layers = layers_of(self._models.training())
+            self._say_beforehand()
             self._burst_ns, self._max_parts = [], 1
             if not self._begin_step():
                 self._wait(MIN_STEPS_BETWEEN)
+
+    def _say_beforehand(self) -> None:
+        """Write what is known of all looks: what cannot be seen, and what people have stated."""
+        if len(self._layers) == MAX_LAYERS:
+            self._file.say(TOO_MANY)
+        if stated := os.environ.get(STATED_BY):
+            self._file.say(stated, "stated_peaks")
 
     def _allowing(self, now: int) -> TimeBudget | None:
         """The budget that allows a burst now."""
@@ -358,16 +414,19 @@ class Bursts:
             look = self._plan.pop(0)
             self._look_at = look  # already: where it fails half-way, all of it is taken out again
             self._has_ended, self._why = False, None
+            self._earlier.begin_look()
             if look.begin(self._layers):
                 return True
             self._look_at = None
         self._layers = []  # a model that the script lets go of is freed
         return False
 
-    def _end_step(self, look: StepLook) -> None:
-        self._parts = 1
+    def _end_step(self, look: StepLook, steps: int) -> None:
+        self._max_parts = max(self._max_parts, self._parts)
+        self._parts = 0
+        self._timed.usual_ns = self._usual_ns() * self._max_parts
         if not self._has_ended:
-            self._has_ended, self._why = True, look.end(self._session.count_stepped())
+            self._has_ended, self._why = True, look.end(self._session.count_stepped(), steps)
         if not look.take_out():
             return  # after the next step, which is not looked at
         why = self._why

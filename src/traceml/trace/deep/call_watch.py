@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from threading import get_ident
+from time import perf_counter_ns
 from typing import Any, Protocol
 
 import torch
@@ -72,6 +73,8 @@ class CallWatch:
         """The layers that were called as compiled code."""
         self.callers: set[int] = set()
         """The layers that called compiled functions, and `OUTSIDE` where none of them did."""
+        self.entered_ns = 0
+        """When the hook was entered that tells of a call, or of its end."""
         self.is_on = False
         self.lost: str | None = None
         """Why the step was not seen to its end, in words for a run where no step could be."""
@@ -138,6 +141,7 @@ class CallWatch:
     # Calls of layers
 
     def _enter(self, module: nn.Module, arguments: Any) -> None:
+        self.entered_ns = perf_counter_ns()
         place = None if is_compiling() else self._place(module)
         if place is None or not self.is_on or not self._is_of_training():
             return
@@ -169,6 +173,7 @@ class CallWatch:
         return get_ident() == self._session.thread or _is_in_backward()
 
     def _leave(self, module: nn.Module, arguments: Any, result: Any) -> None:
+        self.entered_ns = perf_counter_ns()
         called = self._evaluated or self._open_modules
         if not self.is_on or is_compiling() or id(module) not in called:
             return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from threading import get_ident
 
@@ -10,9 +11,11 @@ from traceml.trace.deep.layer_file import LayerFile, MergedSteps
 from traceml.trace.deep.layer_marks import LayerMarks
 from traceml.trace.deep.layer_names import ModelLayer
 from traceml.trace.deep.timed_steps import is_on_one_gpu
-from traceml.trace.profiler_turns import ProfilerTurns
+from traceml.trace.profiler_turns import NSYS, ProfilerTurns
 from traceml.trace.session import Session
 
+GRAPHS = "CUDA graphs are in use, which do not bear that a recording ends: no kernel is recorded"
+NSIGHT = "Nsight Systems profiles this run, and the GPU serves one profiler: no kernel is recorded"
 MAX_LAUNCHES = 4096
 """Kernels by name and layer that are told apart; further ones are counted for their layer."""
 RESTATE_BYTES = 256 << 10
@@ -84,6 +87,7 @@ class KernelSteps:
         turns: ProfilerTurns,
     ) -> None:
         self._session, self._uses_graphs, self._turns = session, uses_graphs, turns
+        self._file = file
         self._launches, self._written = LaunchTable(file), MergedSteps(file, lists_steps=True)
         self._layers: Sequence[ModelLayer] = ()
         self._marks: LayerMarks | None = None
@@ -94,7 +98,11 @@ class KernelSteps:
 
         Nor with CUDA graphs, which do not bear that CUPTI is taken out again.
         """
-        if not is_on_one_gpu(self._session, layers) or self._uses_graphs():
+        if not is_on_one_gpu(self._session, layers):
+            return False
+        why = GRAPHS if self._uses_graphs() else NSIGHT if NSYS in os.environ else None
+        if why is not None:
+            self._file.say(why)
             return False
         recording = KernelRecording(self._turns, self._session.device)
         if not recording.begin():
@@ -109,7 +117,11 @@ class KernelSteps:
         if self._marks is not None:
             self._marks.see_backward()
 
-    def end(self, step: int) -> str | None:
+    def lose_backward(self) -> None:
+        """A backward pass goes through what was computed before the step: its kernels run in the
+        step all the same, though nobody knows for which layer."""
+
+    def end(self, step: int, steps: int = 1) -> str | None:
         """The step has ended; why it was not seen to its end, `None` where it was."""
         marks, recording = self._marks, self._recording
         if marks is None or recording is None:
@@ -117,7 +129,7 @@ class KernelSteps:
         marks.end()
         found = recording.end()
         if found and marks.is_complete:
-            self._write(step, step_activity(found, marks.marks, recording.offset_ns))
+            self._write(step, steps, step_activity(found, marks.marks, recording.offset_ns))
         return marks.lost
 
     def take_out(self) -> bool:
@@ -148,13 +160,14 @@ class KernelSteps:
         """The process ends: write what is pending."""
         self._written.flush()
 
-    def _write(self, step: int, seen: StepActivity) -> None:
+    def _write(self, step: int, steps: int, seen: StepActivity) -> None:
         numbers: dict[str, list[int] | int] = {
             "busy_ns": seen.busy,
             "kernels": seen.kernels,
             "copies_ns": seen.copies,
+            "copies_alone_ns": seen.copies_alone,
             "communication_ns": seen.communication,
             "communication_alone_ns": seen.communication_alone,
         }
         numbers |= self._launches.numbers(self._layers, seen)
-        self._written.add(self._layers, step, numbers)
+        self._written.add(self._layers, step, numbers, steps)

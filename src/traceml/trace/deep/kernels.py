@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from time import perf_counter_ns, time_ns
 from typing import Any, NamedTuple
 
@@ -123,10 +123,11 @@ class StepActivity(NamedTuple):
     kernels: int
     """How many kernels ran."""
     copies: int
-    """Time in copies and fills."""
+    copies_alone: int
+    """Time in copies and fills, and how much of it nothing else ran beside …"""
     communication: int
-    """Time in kernels of NCCL, and how much of it nothing else ran beside."""
     communication_alone: int
+    """… and the same of kernels of NCCL."""
     launches: dict[tuple[str, int], list[int]]
     """By the name of a kernel and the place of the layer that launched it: how often it ran, and
     how long in all."""
@@ -138,29 +139,41 @@ def step_activity(
     """Sums up a step's activity; the marks say which layer worked when, on the host."""
     moments = [mark.ns + offset_ns for mark in marks]
     working = owners(marks)
-    others = [each for each in found if not _COMMUNICATION.search(each.name)]
-    nccl = [each for each in found if _COMMUNICATION.search(each.name)]
     launches: dict[tuple[str, int], list[int]] = {}
-    kernels = copies = 0
+    kernels = 0
     for each in found:
-        took = each.end_ns - each.start_ns
-        if each.name.startswith(_COPY):
-            copies += took
+        if _is_copy(each):
             continue
         kernels += 1
         key = short_name(each.name), _launcher(each, moments, working)
         entry = launches.setdefault(key, [0, 0])
         entry[0] += 1
-        entry[1] += took
-    everything, alone = _union(found), _union(others)
+        entry[1] += each.end_ns - each.start_ns
+    copies, copies_alone = _times_of(found, _is_copy)
+    communication, communication_alone = _times_of(found, _is_communication)
     return StepActivity(
-        busy=everything,
+        busy=_union(found),
         kernels=kernels,
         copies=copies,
-        communication=_union(nccl),
-        communication_alone=everything - alone,
+        copies_alone=copies_alone,
+        communication=communication,
+        communication_alone=communication_alone,
         launches=launches,
     )
+
+
+def _is_copy(each: Activity) -> bool:
+    return each.name.startswith(_COPY)
+
+
+def _is_communication(each: Activity) -> bool:
+    return _COMMUNICATION.search(each.name) is not None
+
+
+def _times_of(found: Sequence[Activity], is_one: Callable[[Activity], bool]) -> tuple[int, int]:
+    """The time in which at least one of a kind ran, and in which nothing else did meanwhile."""
+    others = [each for each in found if not is_one(each)]
+    return _union(filter(is_one, found)), _union(found) - _union(others)
 
 
 def _launcher(each: Activity, moments: Sequence[int], working: Sequence[Owner | None]) -> int:

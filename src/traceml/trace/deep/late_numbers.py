@@ -12,6 +12,7 @@ import torch
 
 from traceml.trace.failure import ended_by_device_error
 from traceml.trace.forked import keep_for_ever
+from traceml.trace.gpu import current_stream, on_stream
 
 MAX_COMING = 4
 """Rows on their way from the device; with more of them, no further one is sent for."""
@@ -58,7 +59,7 @@ class LateNumbers:
         if numbers.is_cpu:
             self._coming.append(_Coming(about, numbers, None))
         elif numbers.is_cuda:  # of no other device is it known how not to wait for it
-            with on_stream(stream or torch.cuda.current_stream(numbers.device)):
+            with on_stream(stream or current_stream(numbers)):
                 if not torch.cuda.is_current_stream_capturing():
                     self._coming.append(_Coming(about, *self._copied(numbers)))
 
@@ -122,25 +123,6 @@ def _is_transformed() -> bool:
 def computing_apart() -> Iterator[None]:
     """In here operations are ours alone: no graph, and no function mode of the script's."""
     with torch.no_grad(), torch._C.DisableTorchFunction():
-        yield
-
-
-def current_stream(numbers: torch.Tensor) -> Any:
-    """The stream on which a device computes at present; `None` for the host."""
-    return torch.cuda.current_stream(numbers.device) if numbers.is_cuda else None
-
-
-@contextmanager
-def on_stream(stream: Any) -> Iterator[None]:
-    """In here a stream is the current one; `None` for the host.
-
-    Its device is made the current one first: coming back from a stream of another device, torch
-    would take memory on the device that was current, even if the script uses it for nothing.
-    """
-    if stream is None:
-        yield
-        return
-    with torch.cuda.device(stream.device), torch.cuda.stream(stream):
         yield
 
 

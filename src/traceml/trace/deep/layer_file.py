@@ -43,6 +43,7 @@ class LayerFile:
         """Begin anew: a forked child writes a file of its own."""
         self._file: int | None = None
         self._bytes = 0
+        self._said: set[str] = set()
         self._sets: dict[tuple[str, ...], int] = {}
         """The number of each set of layers, by their names."""
         self.is_full = False
@@ -70,9 +71,12 @@ class LayerFile:
         """How long the file is."""
         return self._bytes
 
-    def say(self, why: str) -> None:
-        """Write why layers are not seen, or not all of them."""
-        self._append({"why": why})
+    def say(self, why: str, key: str = "why") -> None:
+        """Write once why layers are not seen, or not all of them; or, by another key, what exactly
+        is not known of them."""
+        if why not in self._said:
+            self._said.add(why)
+            self._append({key: why})
 
     def _append(self, line: Mapping[str, Any]) -> None:
         payload = _encode(line).encode(errors="replace") + b"\n"
@@ -112,12 +116,17 @@ class MergedSteps:
         """Begin anew in a forked child: the parent writes what is pending."""
         self._names: list[LayerName] = []
         self._steps: list[int] = []
+        self._count = 0
+        """How many steps are pending."""
         self._sums: dict[str, list[int] | int] = {}
 
-    def add(self, layers: Sequence[ModelLayer], step: int, numbers: Numbers) -> None:
-        """A step was seen; it is written now, or together with the next ones."""
+    def add(
+        self, layers: Sequence[ModelLayer], step: int, numbers: Numbers, steps: int = 1
+    ) -> None:
+        """A step was seen, or several with the sums of their numbers; it is written now, or
+        together with the next ones."""
         if not self._steps and self._file.steps_per_line == 1:
-            self._file.write(layers, _line(step, 1, numbers))
+            self._file.write(layers, _line(step, steps, numbers))
             return
         names = without_modules(layers)
         if self._steps and (names != self._names or numbers.keys() != self._sums.keys()):
@@ -128,16 +137,17 @@ class MergedSteps:
             for name, value in numbers.items():
                 self._sums[name] = _sum(self._sums[name], value)
         self._steps.append(step)
-        if len(self._steps) >= self._file.steps_per_line:
+        self._count += steps
+        if self._count >= self._file.steps_per_line:
             self.flush()
 
     def flush(self) -> None:
         """Write what is pending."""
         if self._steps:
-            line = _line(self._steps[0], len(self._steps), self._sums)
+            line = _line(self._steps[0], self._count, self._sums)
             if self._lists_steps and len(self._steps) > 1:
                 line["step_numbers"] = self._steps
-            self._steps, self._sums = [], {}
+            self._steps, self._count, self._sums = [], 0, {}
             self._file.write(self._names, line)
 
 

@@ -18,15 +18,19 @@ from typing import Any
 import torch
 from torch.nn.modules import module as torch_module
 
+from traceml.steps.events import BEGIN, END, HAVE_LOCAL_GRADIENTS
 from traceml.trace.autograd_graph import next_operation
 from traceml.trace.compiling import is_backward_compiled, is_compiling
 from traceml.trace.deep.call_watch import CallWatch, Companion
 from traceml.trace.deep.layer_names import ModelLayer
 from traceml.trace.deep.layer_times import (
     BEGIN_PHASE,
+    BEGIN_WAIT,
     END_PHASE,
+    END_WAIT,
     ENTER,
     ENTER_AGAIN,
+    HAVE_GRADIENTS,
     LEAVE,
     LEAVE_BACKWARD,
     OUTSIDE,
@@ -44,6 +48,8 @@ returns."""
 MAX_FRAMES = 6
 """Of our own functions, between torch's call of a hook and the look at what it was called with."""
 CAPTURED = "a CUDA graph is captured in every step: no step could be seen"
+_WAITS = {BEGIN: BEGIN_WAIT, END: END_WAIT, HAVE_LOCAL_GRADIENTS: HAVE_GRADIENTS}
+"""What happens while a rank waits for others, as marks."""
 _LEAF_NODE = (1 << 63) - 1
 """Autograd numbers its nodes; those that store a parameter's gradient have the largest number."""
 
@@ -123,13 +129,19 @@ class LayerMarks:
 
     def begin_phase(self, phase: int) -> None:
         """A whole phase begins here."""
-        self._mark(BEGIN_PHASE, phase)
+        self._mark(BEGIN_PHASE, phase, perf_counter_ns())
 
     def end_phase(self, phase: int) -> None:
         """It ends here."""
-        self._mark(END_PHASE, phase)
+        self._mark(END_PHASE, phase, perf_counter_ns())
+
+    def note_wait(self, event: int) -> None:
+        """Waiting for other ranks begins or ends, or all gradients of this rank are there."""
+        if self._calls.is_on:
+            self._mark(_WAITS[event], OUTSIDE, perf_counter_ns())
 
     def _enter(self, place: int, outer: int, arguments: Any, is_again: bool) -> None:
+        entered_ns = self._calls.entered_ns
         if self._is_entered is not None:
             self._is_entered()
         self._watch_all(arguments, outer)
@@ -139,15 +151,16 @@ class LayerMarks:
             self.spans, self.first_node = [], self._open_nodes[-1]
         if not is_again:
             self.calls[place] = self.calls.get(place, 0) + 1
-        self._mark(ENTER_AGAIN if is_again else ENTER, place)
+        self._mark(ENTER_AGAIN if is_again else ENTER, place, entered_ns)
 
     def _leave(self, place: int, result: Any) -> None:
-        self._mark(LEAVE, place)
+        entered_ns, event = self._calls.entered_ns, self._event()
         first = self._open_nodes.pop()
         self.spans.append(
             LayerSpan(place, first - self.first_node, next_operation() - self.first_node)
         )
         self._watch_all(result, place)
+        self._add(LEAVE, place, entered_ns, event)
 
     def _watch_all(self, things: Any, place: int) -> None:
         for tensor in tensors_in(things):
@@ -167,29 +180,38 @@ class LayerMarks:
             self._unwatch.append(node.register_prehook(lambda _: self._reach(place)).remove)
 
     def _note_reached(self, place: int) -> None:
+        entered_ns = perf_counter_ns()
         if not self._calls.is_on or is_compiling():
             return
         backward_pass = torch._C._current_graph_task_id()
         if backward_pass not in self._passes:
             self._passes.add(backward_pass)
             torch.autograd.Variable._execution_engine.queue_callback(self._leave_backward)
-        self._mark(REACH, place)
+        self._mark(REACH, place, entered_ns)
 
     def _note_end(self) -> None:
         if self._calls.is_on:
-            self._mark(LEAVE_BACKWARD, OUTSIDE)
+            self._mark(LEAVE_BACKWARD, OUTSIDE, perf_counter_ns())
 
-    def _mark(self, kind: int, place: int) -> None:
+    def _mark(self, kind: int, place: int, entered_ns: int) -> None:
+        self._add(kind, place, entered_ns, self._event())
+
+    def _event(self) -> Any:
+        """A CUDA event at this moment of the GPU's; `None` without one. Where a graph is captured,
+        or the step has too many marks, no more of the step is seen."""
         if len(self.marks) == MAX_MARKS:
             self.end()
-            return
-        event = None
-        if self._record_event is not None:
+        elif self._record_event is not None:
             event = self._record_event()
             if event is None:
                 self._calls.lose(CAPTURED)
-                return
-        self.marks.append(LayerMark(kind, place, perf_counter_ns(), event))
+            return event
+        return None
+
+    def _add(self, kind: int, place: int, entered_ns: int, event: Any) -> None:
+        """A mark of which the GPU's moment is known; the host's is now, as our hook is left."""
+        if self._calls.is_on:
+            self.marks.append(LayerMark(kind, place, perf_counter_ns(), event, entered_ns))
 
 
 def tensors_in(things: Any, depth: int = 0) -> Iterator[torch.Tensor]:

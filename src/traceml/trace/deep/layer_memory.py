@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
+from math import prod
 from typing import Any, NamedTuple
 
 import torch
@@ -21,13 +22,24 @@ from traceml.trace.deep.call_watch import CallWatch
 from traceml.trace.deep.layer_marks import tensors_in
 from traceml.trace.deep.layer_names import ModelLayer
 from traceml.trace.deep.layer_times import OUTSIDE
+from traceml.trace.failed_batch import first_shape
 from traceml.trace.interruptions import is_interruption
 from traceml.trace.session import Session
 
 MAX_OUTPUTS = 20_000
 """Tensors of one step that are followed: a loop over thousands of tokens returns very many."""
-ReadPeak = Callable[[], int]
-"""The most bytes that were allocated so far."""
+
+
+class MemoryNow(NamedTuple):
+    """The memory that is taken at a moment."""
+
+    current_bytes: int
+    """Of the GPU: allocated by torch. Of the host: what the process holds."""
+    peak_bytes: int | None = None
+    """The most that was allocated so far; `None` on the host."""
+
+
+ReadMemory = Callable[[], MemoryNow | None]
 
 
 _weak_reference: Any = StorageWeakRef
@@ -67,10 +79,10 @@ class SavedTensors:
         self,
         session: Session,
         layers: Sequence[ModelLayer],
-        read_peak: ReadPeak | None,
+        read_memory: ReadMemory,
     ) -> None:
         self._calls = CallWatch(session, layers, self._enter, self._leave)
-        self._read_peak = read_peak
+        self._read_memory = read_memory
         self._own = {id_of(tensor) for tensor in _held_by(layers)}
         self._begins: list[int] = []
         self._working: list[int] = []
@@ -84,6 +96,14 @@ class SavedTensors:
         """By layer: the most that was allocated on the GPU while it was being called, where that
         was more than ever before. The allocator's peak is the user's to read and is never reset, so
         that a lower one cannot be seen."""
+        self.reached_bytes: dict[int, int] = {}
+        """By layer: the most that was taken at a moment of its calls that was looked at: as it, or
+        a layer that it calls, began or returned. Its peak is at least this."""
+        self._highest: list[int] = []
+        """The same of each open call so far."""
+        self.input_elements = 0
+        """Of the first tensor that the model was called with; of several calls, the most. What is
+        kept goes with it."""
         self.outputs: list[ReturnedMemory] = []
         """What the layers returned, the innermost layer first; none of it is kept alive."""
         self._returned: set[int] = set()
@@ -142,18 +162,30 @@ class SavedTensors:
 
     def _enter(self, place: int, outer: int, arguments: Any, is_again: bool) -> None:
         self._note_working(place)
+        if outer == OUTSIDE and not is_again:
+            elements = prod(first_shape(arguments) or (0,))
+            self.input_elements = max(elements, self.input_elements)
         given = {id_of(tensor) for tensor in tensors_in(arguments)}
-        self._open_calls.append(_OpenCall(given, self._peak()))
-
-    def _peak(self) -> int | None:
-        return None if self._read_peak is None else self._read_peak()
+        now = self._read_memory()
+        self._open_calls.append(_OpenCall(given, None if now is None else now.peak_bytes))
+        self._highest.append(0 if now is None else now.current_bytes)
 
     def _leave(self, place: int, result: Any) -> None:
-        call, peak = self._open_calls.pop(), self._peak()
+        call, now = self._open_calls.pop(), self._read_memory()
         self._note_outputs(place, result, call.given)
+        peak = None if now is None else now.peak_bytes
         if peak is not None and call.peak is not None and peak > call.peak:
             self.peak_bytes[place] = max(peak, self.peak_bytes.get(place, 0))
+        self._note_reached(place, 0 if now is None else now.current_bytes)
         self._note_working(self._calls.open[-1] if self._calls.open else OUTSIDE)
+
+    def _note_reached(self, place: int, current_bytes: int) -> None:
+        """A layer returns: what was reached inside it was reached inside its callers, too."""
+        highest = max(self._highest.pop(), current_bytes)
+        if highest:
+            self.reached_bytes[place] = max(highest, self.reached_bytes.get(place, 0))
+        if self._highest:
+            self._highest[-1] = max(highest, self._highest[-1])
 
     def _note_outputs(self, place: int, result: Any, given: set[int]) -> None:
         for tensor in tensors_in(result):
@@ -205,15 +237,19 @@ class HeldBytes(NamedTuple):
 
 
 def held_bytes(layers: Sequence[ModelLayer], optimizers: Iterable[Any]) -> HeldBytes:
-    """What each layer holds; a parameter that several layers share counts for the first."""
+    """What each layer holds; a parameter or buffer that several layers share counts for the
+    first."""
     states = _state_bytes(optimizers)
     held = HeldBytes([], [], [], [])
     seen: set[int] = set()
+    seen_buffers: set[int] = set()
     for layer in layers:
         own = [p for p in _tensors(layer.module._parameters) if id(p) not in seen]
         seen.update(map(id, own))
         held.parameters.append(sum(map(tensor_bytes, own)))
-        held.buffers.append(sum(map(tensor_bytes, _tensors(layer.module._buffers))))
+        buffers = {id_of(b): tensor_bytes(b) for b in _tensors(layer.module._buffers)}
+        held.buffers.append(sum(size for b, size in buffers.items() if b not in seen_buffers))
+        seen_buffers.update(buffers)
         held.gradients.append(sum(tensor_bytes(p.grad) for p in own if p.grad is not None))
         held.optimizer.append(sum(states.get(id(p), 0) for p in own))
     return held

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 ENTER, ENTER_AGAIN, LEAVE, REACH, LEAVE_BACKWARD, BEGIN_PHASE, END_PHASE = range(7)
 """A layer is called; is called during backward, to compute again what was not kept; returns; the
 backward pass reaches what it computed; the pass has ended. A whole phase begins, or ends: what no
 layer does meanwhile is the rest of that phase."""
+BEGIN_WAIT, END_WAIT, HAVE_GRADIENTS = range(7, 10)
+"""Waiting for other ranks begins in a collective, and ends; this rank has all its own gradients:
+what is left of backward waits for those of the others."""
 OUTSIDE = -1
 """The place of what no layer did."""
 
-FORWARD, RECOMPUTE, BACKWARD = range(3)
+ALL_PHASES = FORWARD, RECOMPUTE, BACKWARD, COMMUNICATION = range(4)
 
 
 class LayerMark(NamedTuple):
@@ -22,18 +26,35 @@ class LayerMark(NamedTuple):
     place: int
     """The layer's; of a phase's marks, the phase."""
     ns: int
+    """When our hook there was left …"""
     event: Any
     """The CUDA event there; `None` on a CPU."""
+    began_ns: int
+    """… and when it was entered: the time between is our own, and no layer's."""
+
+
+class UnseenTime(NamedTuple):
+    """Nanoseconds per call of a layer that torch takes for our hooks, outside of them."""
+
+    outside: float
+    """In what calls the layer: before the hook that sees it called, and after the other one."""
+    inside: float
+    """In the layer itself: between these hooks."""
+
+
+NOTHING_UNSEEN = UnseenTime(0.0, 0.0)
 
 
 class OwnTimes(NamedTuple):
     """Nanoseconds of each layer itself, without those that it called, by its place; the time of
-    no layer is at `OUTSIDE`."""
+    no layer is at `OUTSIDE`. Waiting for other ranks is in `communication` alone."""
 
     forward: dict[int, int]
     recompute: dict[int, int]
     """Forward passes during backward: activation checkpointing."""
     backward: dict[int, int]
+    communication: dict[int, int]
+    """Waiting for other ranks, in whichever of these phases."""
 
 
 Owner = tuple[int, int]
@@ -45,9 +66,18 @@ def owners(marks: Sequence[LayerMark]) -> list[Owner | None]:
     found: list[Owner | None] = []
     works: Owner | None = None
     rest: Owner | None = None  # who works where no layer does: the phase that is open, if any is
+    before_wait: Owner | None = None
     outer: list[tuple[Owner | None, Owner | None]] = []
-    for mark in marks:
-        if mark.kind in (ENTER, ENTER_AGAIN):
+    last_gradients = _last_gradients(marks)
+    for number, mark in enumerate(marks):
+        if mark.kind == BEGIN_WAIT:
+            before_wait, works = works, works and (COMMUNICATION, works[1])
+        elif mark.kind == END_WAIT:
+            works = before_wait
+        elif mark.kind == HAVE_GRADIENTS:
+            if number in last_gradients:
+                works = rest = (COMMUNICATION, OUTSIDE)
+        elif mark.kind in (ENTER, ENTER_AGAIN):
             outer.append((works, rest))
             works = (FORWARD if mark.kind == ENTER else RECOMPUTE, mark.place)
         elif mark.kind == BEGIN_PHASE:
@@ -63,19 +93,52 @@ def owners(marks: Sequence[LayerMark]) -> list[Owner | None]:
     return found
 
 
+def _last_gradients(marks: Sequence[LayerMark]) -> set[int]:
+    """Where a rank has its own gradients, as places in the list; of several such marks in one
+    backward pass the last one counts."""
+    found: set[int] = set()
+    is_awaited = False
+    for number in range(len(marks) - 1, -1, -1):
+        if marks[number].kind == END_PHASE and marks[number].place == BACKWARD:
+            is_awaited = True
+        elif marks[number].kind == HAVE_GRADIENTS and is_awaited:
+            found.add(number)
+            is_awaited = False
+    return found
+
+
 def has_phase(marks: Sequence[LayerMark], phase: int) -> bool:
-    """Whether the marks say when a phase began."""
-    return any(mark.kind == BEGIN_PHASE and mark.place == phase for mark in marks)
+    """Whether the marks say when a phase began, and all that layers did of it lies in it: gradients
+    may be asked for in other ways, too."""
+    begun = ended = 0
+    for mark in marks:
+        if mark.place == phase and mark.kind in (BEGIN_PHASE, END_PHASE):
+            begun, ended = begun + (mark.kind == BEGIN_PHASE), ended + (mark.kind == END_PHASE)
+        elif mark.kind == REACH and phase == BACKWARD and begun == ended:
+            return False
+    return begun > 0
 
 
-def own_times(marks: Sequence[LayerMark], moments: Sequence[int]) -> OwnTimes:
-    """The time between each two marks is that of the layer which works there.
+def host_durations(marks: Sequence[LayerMark], unseen: UnseenTime) -> list[int]:
+    """Nanoseconds from each mark to the next on the host's clock, without our own time: that of our
+    hooks, and what torch takes to call them; none is negative."""
+    outside, inside = unseen.outside / 2, unseen.inside / 2
+    before = {ENTER: outside, ENTER_AGAIN: outside, LEAVE: inside}
+    after = {ENTER: inside, ENTER_AGAIN: inside, LEAVE: outside}
+    return [
+        max(
+            0, round(later.began_ns - mark.ns - after.get(mark.kind, 0) - before.get(later.kind, 0))
+        )
+        for mark, later in pairwise(marks)
+    ]
 
-    The moments are those of the marks, on the clock in question.
-    """
-    times = OwnTimes({}, {}, {})
-    for number, works in enumerate(owners(marks)[:-1]):
+
+def own_times(marks: Sequence[LayerMark], durations: Sequence[int]) -> OwnTimes:
+    """The time from each mark to the next, on the clock in question, is that of the layer which
+    works there."""
+    times = OwnTimes({}, {}, {}, {})
+    for works, duration in zip(owners(marks)[:-1], durations, strict=True):
         if works is not None:
             phase, place = times[works[0]], works[1]
-            phase[place] = phase.get(place, 0) + moments[number + 1] - moments[number]
+            phase[place] = phase.get(place, 0) + duration
     return times

@@ -10,11 +10,13 @@ import torch
 from traceml.trace.deep.kept_tensors import KeptTensors
 from traceml.trace.deep.layer_file import LayerFile, by_place
 from traceml.trace.deep.layer_memory import (
-    ReadPeak,
+    MemoryNow,
+    ReadMemory,
     SavedTensors,
     held_bytes,
 )
 from traceml.trace.deep.layer_names import ModelLayer
+from traceml.trace.loss_and_memory_sampler import resident_bytes
 from traceml.trace.session import Session
 
 NOT_MEASURED = -1
@@ -34,12 +36,13 @@ class MemorySteps:
         self._session, self._file, self._kept = session, file, kept
         self._optimizers = optimizers
         self._saved: SavedTensors | None = None
+        self._has_backward = True
         self._layers: Sequence[ModelLayer] = ()
 
     def begin(self, layers: Sequence[ModelLayer]) -> bool:
         """Count what the layers keep in the step that begins."""
-        self._layers = layers
-        self._saved = SavedTensors(self._session, layers, _peak_reader(self._session))
+        self._layers, self._has_backward = layers, True
+        self._saved = SavedTensors(self._session, layers, _memory_reader(self._session))
         self._saved.begin()
         return True
 
@@ -48,7 +51,11 @@ class MemorySteps:
         if self._saved is not None:
             self._saved.see_loss(loss)
 
-    def end(self, step: int) -> str | None:
+    def lose_backward(self) -> None:
+        """A backward pass goes through what was computed before the step, and keeps it."""
+        self._has_backward = False
+
+    def end(self, step: int, steps: int = 1) -> str | None:
         """The step has ended; why it was not seen to its end, `None` where it was."""
         saved = self._saved
         if saved is None:
@@ -57,12 +64,16 @@ class MemorySteps:
             count = len(self._layers)
             line: dict[str, Any] = {"step": step}
             line |= held_bytes(self._layers, self._optimizers())._asdict()
-            if saved.saved_bytes is not None:
+            if saved.saved_bytes is not None and self._has_backward:
                 unknown = dict.fromkeys(saved.packed, NOT_MEASURED)
                 line["saved"] = by_place(saved.saved_bytes | unknown, count)
+                line["input_elements"] = saved.input_elements
             if saved.peak_bytes:
                 unknown = dict.fromkeys(range(count), NOT_MEASURED)
                 line["peak"] = by_place(unknown | saved.peak_bytes, count)
+            if saved.reached_bytes:
+                unknown = dict.fromkeys(range(count), NOT_MEASURED)
+                line["reached"] = by_place(unknown | saved.reached_bytes, count)
             self._file.write(self._layers, line)
             self._kept.follow(self._layers, saved.outputs, step)
         return saved.lost
@@ -80,13 +91,24 @@ class MemorySteps:
         return True
 
 
-def _peak_reader(session: Session) -> ReadPeak | None:
+def _memory_reader(session: Session) -> ReadMemory:
+    """How to read the memory that the model's device has taken."""
     if session.recorder.gpu is None:
-        return None
+        return _resident if session.device == "cpu" else _unknown
     index = int(session.device.rpartition(":")[2])
     read = torch._C._cuda_memoryStats
 
-    def read_peak() -> int:
-        return int(read(index)["allocated_bytes"]["all"]["peak"])
+    def allocated() -> MemoryNow:
+        found = read(index)["allocated_bytes"]["all"]
+        return MemoryNow(int(found["current"]), int(found["peak"]))
 
-    return read_peak
+    return allocated
+
+
+def _resident() -> MemoryNow | None:
+    found = resident_bytes()
+    return None if found is None else MemoryNow(found)
+
+
+def _unknown() -> None:
+    """Of another device torch does not say it as cheaply."""

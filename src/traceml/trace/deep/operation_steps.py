@@ -12,6 +12,11 @@ from traceml.trace.deep.operations import OperationCount
 from traceml.trace.models import something_may_be_compiled
 from traceml.trace.session import Session
 
+COMPILED = (
+    "this script uses torch.compile, and torch does not show what compiled code does; run with "
+    "TORCH_COMPILE_DISABLE=1, they are counted"
+)
+
 
 class OperationSteps:
     """Counts operations by layer."""
@@ -19,6 +24,7 @@ class OperationSteps:
     def __init__(self, session: Session, file: LayerFile) -> None:
         self._session, self._file = session, file
         self._count: OperationCount | None = None
+        self._has_backward = True
         self._layers: Sequence[ModelLayer] = ()
 
     def begin(self, layers: Sequence[ModelLayer]) -> bool:
@@ -27,26 +33,40 @@ class OperationSteps:
         Torch does not compile inside a mode like ours, and some versions never try again.
         """
         if something_may_be_compiled():
+            self._say(COMPILED)
             return False
-        self._layers = layers
+        self._layers, self._has_backward = layers, True
         self._count = OperationCount(self._session, layers)
         self._count.begin()
         return True
 
-    def end(self, step: int) -> str | None:
+    def lose_backward(self) -> None:
+        """A backward pass goes through what was computed before the step: a part of the step's
+        operations is nothing to go by."""
+        self._has_backward = False
+
+    def end(self, step: int, steps: int = 1) -> str | None:
         """The step has ended; why it was not seen to its end, `None` where it was."""
         counted = self._count
         if counted is None:
             return None
         is_new = counted.is_counting
         counted.end()
-        if is_new and counted.is_complete:
+        if is_new and counted.is_complete and self._has_backward:
             line: dict[str, Any] = {"step": step}
             for name, values in counted.by_layer().items():
-                line[name] = by_place(values, len(self._layers))
-                line[f"outside_{name}"] = values.get(OUTSIDE, 0)
+                per_step = {place: round(value / steps) for place, value in values.items()}
+                line[name] = by_place(per_step, len(self._layers))
+                line[f"outside_{name}"] = per_step.get(OUTSIDE, 0)
+            line["uncounted"] = counted.uncounted()
             self._file.write(self._layers, line)
+        elif counted.lost is None and not counted.is_complete:
+            self._say(counted.why_nothing)
         return counted.lost
+
+    def _say(self, why: str) -> None:
+        """Write why operations are not counted."""
+        self._file.say(why, "why_uncounted")
 
     def take_out(self) -> bool:
         """Take everything out of torch; whether nothing of it is left there."""

@@ -1,7 +1,8 @@
 """How many floating-point operations a step takes and how many bytes it moves, by layer.
 
 Every operation of one step is looked at as torch dispatches it: after it has run as it would have
-anyway, its operations are counted by torch's own formulas, and its tensors by their size.
+anyway, its operations are counted by a formula, and its tensors by their size. Where nobody knows
+how many operations one does, that is noted: its layer has no number then, rather than too few.
 """
 
 from __future__ import annotations
@@ -12,15 +13,19 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils import flop_counter
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import flop_registry
 
 from traceml.model.layer_names import COUNTED
+from traceml.trace.deep.flop_formulas import composite, flops_of, operation_name
 from traceml.trace.deep.layer_marks import LayerMarks, tensors_in
 from traceml.trace.deep.layer_names import ModelLayer
-from traceml.trace.deep.layer_times import FORWARD, OUTSIDE, OwnTimes, owners
+from traceml.trace.deep.layer_times import FORWARD, OUTSIDE, Owner, OwnTimes, owners
+from traceml.trace.deep.operations_without_flops import is_view
 from traceml.trace.session import Session
+
+FAILED = "counting failed in this process"
+OWN_MODE = "the script has a mode of its own in torch's dispatcher, and ours is not put beside it"
+NO_CALL = "no layer was called in the step for it"
 
 
 class OperationCount(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -31,14 +36,19 @@ class OperationCount(TorchDispatchMode):  # type: ignore[no-untyped-call]
     torch takes out the topmost mode, which would be ours, and the script's would stay for ever.
     """
 
+    supports_higher_order_operators = True  # else torch raises where one is called
+
     def __init__(self, session: Session, layers: Sequence[ModelLayer]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._session = session
         self._marks = LayerMarks(session, layers, None, self._enter)
         self._count = session.guard(self._count_one, any_thread=True, failed=self._marks.fail)
-        self._is_entered = False
+        self._see_parts = session.guard(self._parts_of, any_thread=True, failed=self._marks.fail)
+        self._is_entered = self._has_entered = False
         self._seen: list[tuple[int, int, int]] = []
         """After how many marks, how many operations, how many bytes."""
+        self._uncounted: dict[str, set[int]] = {}
+        """Operations that nobody can count, by name, and after how many marks."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -53,7 +63,7 @@ class OperationCount(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _enter(self) -> None:
         is_here = get_ident() == self._session.thread  # a thread of the backward pass has its own
         if not self._is_entered and is_here and _topmost() is None:
-            self._is_entered = True
+            self._is_entered = self._has_entered = True
             self.__enter__()  # type: ignore[no-untyped-call]
 
     def end(self) -> bool:
@@ -74,6 +84,13 @@ class OperationCount(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self._marks.lost
 
     @property
+    def why_nothing(self) -> str:
+        """Why nothing was counted in a step that was seen to its end."""
+        if self._has_entered:
+            return FAILED
+        return OWN_MODE if self._marks.calls else NO_CALL
+
+    @property
     def is_counting(self) -> bool:
         """Whether the step is still being looked at."""
         return self._marks.is_on
@@ -84,25 +101,39 @@ class OperationCount(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self._marks.is_complete and bool(self._seen)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run the operation as it is, then count it.
-
-        One on tensors that are spread over ranks is left to them: they have this rank's part of it
-        done by operations on plain tensors, which come here again.
-        """
-        if any(hasattr(kind, "_local_tensor") for kind in types):
+        """Run the operation as it is, then count it; or see what it is made of."""
+        kwargs = kwargs or {}
+        parts = self._see_parts(func, types, args, kwargs)
+        if parts is NotImplemented:
             return NotImplemented
-        result = func(*args, **(kwargs or {}))
-        self._count(func, args, kwargs or {}, result)
+        if parts is not None:
+            with self:
+                return parts(*args, **kwargs)
+        result = func(*args, **kwargs)
+        self._count(func, args, kwargs, result)
         return result
+
+    def _parts_of(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        """What does an operation by further ones, which come here again; `None` where it is one.
+
+        Tensors of an own kind, such as those that are spread over ranks, have operations on plain
+        tensors do this rank's part: torch asks them where it gets `NotImplemented`.
+        """
+        if any(_dispatches_itself(kind) for kind in types):
+            return NotImplemented
+        first = next(tensors_in((args, kwargs)), None) if self._marks.is_on else None
+        return None if first is None else composite(func, first.device.type)
 
     def _count_one(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         if not self._marks.is_on or _only_tells_shapes(args, result):
             return
-        counted = _formula(func._overloadpacket)
-        done = 0 if counted is None else int(counted(*args, **kwargs, out_val=result))
-        moved = 0 if _is_view(func) else _bytes_in((args, kwargs)) + _bytes_in(result)
+        done = flops_of(func, args, kwargs, result)
+        moved = 0 if is_view(func) else _bytes_in((args, kwargs)) + _bytes_in(result)
+        marks_before = len(self._marks.marks)
         if done or moved:
-            self._seen.append((len(self._marks.marks), done, moved))
+            self._seen.append((marks_before, done or 0, moved))
+        if done is None:
+            self._uncounted.setdefault(operation_name(func), set()).add(marks_before)
 
     def by_layer(self) -> dict[str, dict[int, int]]:
         """Operations and bytes of the forward and backward passes, and of what is computed again
@@ -110,42 +141,33 @@ class OperationCount(TorchDispatchMode):  # type: ignore[no-untyped-call]
         found: dict[str, dict[int, int]] = {name: {} for name in COUNTED}
         working = owners(self._marks.marks)
         for marks_before, done, moved in self._seen:
-            owner = working[marks_before - 1] if marks_before else None
-            # What no layer does: a loss between the passes, an optimizer after them.
-            phase, place = owner or (FORWARD, OUTSIDE)
+            phase, place = _owner(working, marks_before)
             name = OwnTimes._fields[phase]
             for what, amount in (("flops", done), ("bytes", moved)):
                 amounts = found[f"{name}_{what}"]
                 amounts[place] = amounts.get(place, 0) + amount
         return found
 
-
-def _formula(operation: Any) -> Any:
-    """Counts an operation's floating-point operations; `None` for one that has none to speak of."""
-    found = flop_registry.get(operation)
-    return found if found is not None else _FUSED_ON_CPU.get(operation._qualified_op_name)
-
-
-_count_fused: Any = flop_counter.sdpa_flop_count
-_count_fused_backward: Any = flop_counter.sdpa_backward_flop_count
+    def uncounted(self) -> dict[str, list[int]]:
+        """The operations that nobody can count, by name, with the layers that do them."""
+        working = owners(self._marks.marks)
+        return {
+            name: sorted({_owner(working, before)[1] for before in places})
+            for name, places in self._uncounted.items()
+        }
 
 
-def _fused(query: Any, key: Any, value: Any, *more: Any, **options: Any) -> int:
-    return int(_count_fused(query.shape, key.shape, value.shape))
+def _owner(working: Sequence[Owner | None], marks_before: int) -> Owner:
+    """Who works after so many marks. What no layer does is a loss between the passes, or an
+    optimizer after them."""
+    owner = working[marks_before - 1] if marks_before else None
+    return owner or (FORWARD, OUTSIDE)
 
 
-def _fused_backward(
-    gradient: Any, query: Any, key: Any, value: Any, *more: Any, **options: Any
-) -> int:
-    shapes = (each.shape for each in (gradient, query, key, value))
-    return int(_count_fused_backward(*shapes))
-
-
-_FUSED_ON_CPU = {
-    "aten::_scaled_dot_product_flash_attention_for_cpu": _fused,
-    "aten::_scaled_dot_product_flash_attention_for_cpu_backward": _fused_backward,
-}
-"""Fused attention on a CPU, for which torch has no formula: the same as on a GPU."""
+def _dispatches_itself(kind: Any) -> bool:
+    """Whether tensors of this kind say by themselves how operations on them are done."""
+    own = kind.__torch_dispatch__ is not torch._C._disabled_torch_dispatch_impl
+    return own and not issubclass(kind, FakeTensor)
 
 
 def _only_tells_shapes(args: Any, result: Any) -> bool:
@@ -157,14 +179,6 @@ def _only_tells_shapes(args: Any, result: Any) -> bool:
 def _topmost() -> Any:
     stack = torch._C._len_torch_dispatch_stack()
     return torch._C._get_dispatch_stack_at(stack - 1) if stack else None
-
-
-def _is_view(func: Any) -> bool:
-    """Whether an operation moves nothing: its result is another look at the same memory."""
-    return any(
-        each.alias_info is not None and not each.alias_info.is_write
-        for each in func._schema.returns
-    )
 
 
 def _bytes_in(things: Any, depth: int = 0) -> int:

@@ -1,4 +1,5 @@
-"""Marks where the model's call begins and ends in one step, as the forward phase is timed.
+"""Marks of one step that no call of a layer makes: where the model's call begins and ends, as the
+forward phase is timed, and where the rank waits for others.
 
 The layers' own times leave out what wrappers and hooks around the model do: this is where the whole
 phase is known from, in the very steps whose layers are timed.
@@ -73,3 +74,20 @@ class ForwardCalls:
             and torch.is_grad_enabled()
             and torch._C._current_graph_task_id() < 0
         )
+
+
+class WaitsForRanks:
+    """Sees where this rank waits for others, as communication is timed in every step."""
+
+    def __init__(self, session: Session, marks: LayerMarks) -> None:
+        self._told = session.told_of_waiting
+        self._note = session.guard(marks.note_wait, any_thread=True, failed=marks.fail)
+
+    def put_in(self) -> None:
+        """Mark the waits from here on."""
+        self._told.append(self._note)
+
+    def take_out(self) -> None:
+        """Mark no more of them."""
+        if self._note in self._told:
+            self._told.remove(self._note)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from time import monotonic, sleep
+from itertools import pairwise
+from time import monotonic, perf_counter_ns, sleep
 from typing import Any, NamedTuple
 
 import torch
@@ -13,14 +14,21 @@ from traceml.trace.deep.layer_file import LayerFile, MergedSteps, by_place
 from traceml.trace.deep.layer_marks import LayerMarks
 from traceml.trace.deep.layer_names import ModelLayer
 from traceml.trace.deep.layer_times import (
+    ALL_PHASES,
     BACKWARD,
+    COMMUNICATION,
+    FORWARD,
+    NOTHING_UNSEEN,
     OUTSIDE,
     LayerMark,
+    UnseenTime,
     has_phase,
+    host_durations,
     own_times,
 )
 from traceml.trace.deep.loss_graph import LayerSpan
-from traceml.trace.deep.phase_marks import ForwardCalls
+from traceml.trace.deep.phase_marks import ForwardCalls, WaitsForRanks
+from traceml.trace.deep.unseen_time import UnseenTimes
 from traceml.trace.failure import ended_by_device_error
 from traceml.trace.forked import keep_for_ever
 from traceml.trace.models import Models
@@ -30,6 +38,10 @@ MAX_PENDING = 2
 """Steps whose marks the GPU has not passed yet: with more, none is timed."""
 LAST_WAIT_S = 0.05
 """How long the end of the process may be held up for the GPU."""
+SEVERAL_DEVICES = (
+    "The parameters of the layers are on several devices ({}): layers are timed on the host, which "
+    "does not wait for a GPU, and kernels are not recorded"
+)
 HIDDEN = (
     "a compiled function calls the model: no layer can be seen; run once with "
     "TORCH_COMPILE_DISABLE=1 to see them uncompiled"
@@ -40,6 +52,8 @@ class _Pending(NamedTuple):
     """A step whose marks the GPU may not have passed yet."""
 
     step: int
+    steps: int
+    """How many steps it is: more than one where they could not be told apart."""
     layers: Sequence[ModelLayer]
     marks: list[LayerMark]
     calls: dict[int, int]
@@ -47,6 +61,12 @@ class _Pending(NamedTuple):
     """Which layers are compiled, as the file has it."""
     last_events: Sequence[Any]
     """The last CUDA event on each stream: those on one stream are passed in order."""
+    lengths: dict[str, int]
+    """How long it took, in nanoseconds, and how long as many steps usually take; empty where the
+    latter is not known."""
+    unseen: UnseenTime
+    has_backward: bool
+    """Whether all that backward passes went through was computed in the step."""
 
 
 class TimedSteps:
@@ -57,6 +77,11 @@ class TimedSteps:
         self._file, self._written = file, MergedSteps(file)
         self._marks: LayerMarks | None = None
         self._layers: Sequence[ModelLayer] = ()
+        self._has_backward = True
+        self._unseen_times, self._unseen = UnseenTimes(session), NOTHING_UNSEEN
+        self._began_ns = 0
+        self.usual_ns = 0.0
+        """How long a step usually takes that is not looked at; 0 where that is not known."""
         self._events: list[Any] = []
         self._last_on: dict[Any, Any] = {}
         """By stream: the last event of the step that is timed."""
@@ -78,11 +103,21 @@ class TimedSteps:
         """Time the layers in the step that begins; not where the GPU is far behind."""
         if len(self._pending) >= MAX_PENDING:
             return False
-        self._layers, self._last_on = layers, {}
+        self._layers, self._last_on, self._has_backward = layers, {}, True
+        self._unseen = self._unseen_times.of_step()
         is_on_gpu = is_on_one_gpu(self._session, layers)
-        self._marks = LayerMarks(self._session, layers, self._record if is_on_gpu else None)
-        self._marks.begin(ForwardCalls(self._session, self._models, self._marks))
+        if len(devices := devices_of(layers)) > 1:
+            self._file.say(SEVERAL_DEVICES.format(", ".join(sorted(devices))))
+        marks = LayerMarks(self._session, layers, self._record if is_on_gpu else None)
+        self._marks = marks
+        calls = ForwardCalls(self._session, self._models, marks)
+        marks.begin(calls, WaitsForRanks(self._session, marks))
+        self._began_ns = perf_counter_ns()
         return True
+
+    def lose_backward(self) -> None:
+        """A backward pass goes through what was computed before the step."""
+        self._has_backward = False
 
     def see_loss(self) -> None:
         """A backward pass begins."""
@@ -99,19 +134,30 @@ class TimedSteps:
         if self._marks is not None and self._marks.is_on:
             self._marks.end_phase(BACKWARD)
 
-    def end(self, step: int) -> str | None:
+    def end(self, step: int, steps: int = 1) -> str | None:
         """The step has ended; why it was not seen to its end, `None` where it was."""
         marks = self._marks
         if marks is None:
             return None
+        lengths = {"took_ns": perf_counter_ns() - self._began_ns}
+        lengths["usual_ns"] = round(self.usual_ns * steps)
         marks.end()
         is_hidden = not marks.calls and bool(marks.callers)
-        if marks.is_complete and not is_hidden:
+        if marks.is_complete and marks.calls:  # else another model has taken the place of these
             self.spans = marks.spans
             last_events = tuple(self._last_on.values())
             self._pending.append(
                 _Pending(
-                    step, self._layers, marks.marks, marks.calls, _compiled(marks), last_events
+                    step,
+                    steps,
+                    self._layers,
+                    marks.marks,
+                    marks.calls,
+                    _compiled(marks),
+                    last_events,
+                    lengths if self.usual_ns else {},
+                    self._unseen,
+                    self._has_backward,
                 )
             )
         elif marks.lost is None and is_hidden:
@@ -166,12 +212,13 @@ class TimedSteps:
 
     def _tell(self, pending: _Pending) -> None:
         marks, count = pending.marks, len(pending.layers)
-        numbers: dict[str, Any] = {"calls": by_place(pending.calls, count)}
-        numbers |= _columns("host", marks, [mark.ns for mark in marks], count)
+        phases = ALL_PHASES if pending.has_backward else (FORWARD,)
+        numbers: dict[str, Any] = {"calls": by_place(pending.calls, count), **pending.lengths}
+        numbers |= _columns("host", marks, host_durations(marks, pending.unseen), count, phases)
         if marks[0].event is not None:
-            numbers |= _columns("gpu", marks, _moments(marks), count)
+            numbers |= _columns("gpu", marks, _gpu_durations(marks), count, phases)
             self._events += [mark.event for mark in marks]
-        self._written.add(pending.layers, pending.step, numbers)
+        self._written.add(pending.layers, pending.step, numbers, pending.steps)
         if pending.compiled != self._told_compiled:
             self._told_compiled = pending.compiled
             self._file.write(pending.layers, {"step": pending.step, **pending.compiled})
@@ -185,41 +232,43 @@ def _compiled(marks: LayerMarks) -> dict[str, list[int]]:
 def is_on_one_gpu(session: Session, layers: Sequence[ModelLayer]) -> bool:
     """Whether all layers are on the GPU that is followed: over several GPUs, events of one say
     nothing about another."""
-    if session.recorder.gpu is None:
-        return False
-    devices = {
+    return session.recorder.gpu is not None and devices_of(layers) == {session.device}
+
+
+def devices_of(layers: Sequence[ModelLayer]) -> set[str]:
+    """The devices on which the layers have parameters."""
+    return {
         str(parameter.device)
         for layer in layers
         for parameter in layer.module._parameters.values()
         if parameter is not None
     }
-    return devices == {session.device}
 
 
 def _is_passed(pending: _Pending) -> bool:
     return all(event.query() for event in pending.last_events)
 
 
-def _moments(marks: Sequence[LayerMark]) -> list[int]:
-    """When the GPU passed each mark, in nanoseconds since the first; in a chain, because CUDA
-    gives distances in single precision."""
-    moments = [0]
-    for number in range(1, len(marks)):
-        distance_ms = marks[number - 1].event.elapsed_time(marks[number].event)
-        moments.append(moments[-1] + round(distance_ms * 1e6))
-    return moments
+def _gpu_durations(marks: Sequence[LayerMark]) -> list[int]:
+    """Nanoseconds that the GPU took from each mark to the next."""
+    return [round(mark.event.elapsed_time(later.event) * 1e6) for mark, later in pairwise(marks)]
 
 
 def _columns(
-    clock: str, marks: Sequence[LayerMark], moments: Sequence[int], count: int
+    clock: str,
+    marks: Sequence[LayerMark],
+    durations: Sequence[int],
+    count: int,
+    phases: Sequence[int],
 ) -> dict[str, Any]:
-    """The times as lists by the layer's place, and what of each whole phase is in no layer; a phase
-    that did not happen has none."""
+    """The times of these phases as lists by the layer's place, and what of each whole phase, and of
+    waiting for other ranks, is in no layer; what did not happen has none."""
     found: dict[str, Any] = {}
-    times = own_times(marks, moments)
-    for phase, (name, values) in enumerate(times._asdict().items()):
+    times = own_times(marks, durations)
+    for phase in phases:
+        name, values = times._fields[phase], times[phase]
         if values.keys() - {OUTSIDE}:
             found[f"{clock}_{name}_ns"] = by_place(values, count)
-        if values and has_phase(marks, phase):
+        if values and (phase == COMMUNICATION or has_phase(marks, phase)):
             found[f"{clock}_{name}_outside_ns"] = values.get(OUTSIDE, 0)
     return found

@@ -1,0 +1,123 @@
+"""What our hooks take is no layer's time."""
+
+import time
+
+import numpy as np
+import pytest
+import torch
+from tests.trace.deep.test_bursts import WAIT_S, Parts, WaitsForward, train
+from torch import nn
+from torch.nn.modules import module as module_hooks
+
+from traceml.trace.deep.layer_marks import LayerMarks
+from traceml.trace.deep.layer_times import (
+    BEGIN_PHASE,
+    END_PHASE,
+    ENTER,
+    FORWARD,
+    LEAVE,
+    NOTHING_UNSEEN,
+    OUTSIDE,
+    LayerMark,
+    UnseenTime,
+    host_durations,
+    own_times,
+)
+from traceml.trace.deep.unseen_time import UnseenTimes
+
+
+def marks_of(*moments):
+    """A model (0) that calls a layer (1): each mark's kind, place, and when our hook was entered
+    and left."""
+    return [LayerMark(kind, place, left, None, entered) for kind, place, entered, left in moments]
+
+
+CALL = marks_of(
+    (BEGIN_PHASE, FORWARD, 0, 5),
+    (ENTER, 0, 10, 100),
+    (ENTER, 1, 130, 200),
+    (LEAVE, 1, 260, 300),
+    (LEAVE, 0, 320, 400),
+    (END_PHASE, FORWARD, 410, 420),
+)
+
+
+def test_what_passes_in_our_hooks_belongs_to_no_layer_and_the_rest_is_the_whole_phase():
+    times = own_times(CALL, host_durations(CALL, NOTHING_UNSEEN)).forward
+    assert times == {OUTSIDE: 5 + 10, 0: 30 + 20, 1: 60}
+    ours = sum(mark.ns - mark.began_ns for mark in CALL[1:-1])
+    assert sum(times.values()) == 410 - 5 - ours
+
+
+def test_what_torch_takes_for_a_hook_is_taken_from_the_caller_and_from_the_layer():
+    times = own_times(CALL, host_durations(CALL, UnseenTime(outside=8, inside=6))).forward
+    assert times == {OUTSIDE: 1 + 6, 0: (30 - 3 - 4) + (20 - 4 - 3), 1: 60 - 6}
+
+
+def test_no_time_becomes_negative():
+    durations = host_durations(CALL, UnseenTime(outside=1000, inside=1000))
+    assert durations == [0, 0, 0, 0, 0]
+
+
+class Adds(nn.Module):
+    """A container that does nothing but add what its layers return."""
+
+    def __init__(self, count):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(count))
+
+    def forward(self, inputs):
+        return sum(layer(inputs) for layer in self.layers)
+
+
+def test_a_container_is_not_charged_for_our_hooks_around_what_it_calls(deep, monkeypatch):
+    """They are made to take as long as a slow layer."""
+    watch = LayerMarks._watch_all
+
+    def watch_slowly(marks, things, place):
+        time.sleep(WAIT_S / 2)
+        watch(marks, things, place)
+
+    monkeypatch.setattr(LayerMarks, "_watch_all", watch_slowly)
+    train(Parts(adds=Adds(4), slow=WaitsForward()))
+    found = deep()
+    seconds = dict(zip(found.names, found.times_ns["host_forward"].mean(axis=0) / 1e9, strict=True))
+    assert seconds.pop("slow") >= WAIT_S > sum(seconds.values())
+    assert np.nanmax(found.outside_ns["host_forward"]) < WAIT_S * 1e9
+
+
+@pytest.fixture
+def unseen(traced):
+    train(nn.Linear(4, 4), steps=1)  # from here on it is known which thread trains
+    return UnseenTimes(traced.session)
+
+
+def test_the_unseen_time_is_measured_and_nothing_is_left_in_torch(unseen):
+    before = nn.Module.__call__, dict(module_hooks._global_forward_hooks)
+    found = unseen.of_step()
+    assert found.outside >= 0 and found.inside >= 0 and found != NOTHING_UNSEEN
+    assert (nn.Module.__call__, dict(module_hooks._global_forward_hooks)) == before
+    assert unseen.of_step() is found  # not in every step
+
+
+def test_hooks_of_the_script_on_all_modules_are_not_called_for_it(unseen):
+    called = []
+    handles = [
+        module_hooks.register_module_forward_hook(lambda *_: called.append(1)),
+        module_hooks.register_module_forward_pre_hook(lambda *_: called.append(1)),
+    ]
+    assert unseen.of_step() == NOTHING_UNSEEN and not called
+    for handle in handles:
+        handle.remove()
+
+
+def test_where_gradients_are_off_nothing_is_known_of_it(unseen):
+    with torch.no_grad():
+        assert unseen.of_step() == NOTHING_UNSEEN
+
+
+def test_a_timed_step_is_held_against_those_before_it(deep):
+    train(Parts(one=WaitsForward()), steps=12)
+    found = deep()
+    assert len(found.took_ns) == len(found.usual_ns) == len(found.steps)
+    assert (found.took_ns >= WAIT_S * 1e9).all() and (found.usual_ns >= WAIT_S * 1e9).all()
