@@ -68,6 +68,16 @@ def with_deaths(run: RunRecords, *deaths: tuple[int, int | None]) -> RunRecords:
     return replace(run, seen=replace(run.seen, deaths=seen))
 
 
+def with_lost_machine(run: RunRecords, before_end_s: float = 4.0) -> RunRecords:
+    """The same run on several machines, the last of which was lost so long before the end."""
+    *others, last = run.nodes
+    heard_s = (ENDED_UNIX_S if run.ending is None else run.ending.unix_s) - before_end_s
+    kept = tuple(replace(each, unix_s=heard_s) for each in last.samples[:1])
+    lost = replace(last, samples=kept, ending=None, state=replace(last.state, is_finished=False))
+    there = tuple(replace(each, ending=run.ending) for each in others)
+    return replace(run, nodes=(*there, lost))
+
+
 def standing(rank: int, doing: Doing, where: str = "train.py:9 in main", **more: Any) -> Standing:
     """Where a rank of `make_run` stood."""
     return Standing(rank, 1000 + rank, doing, steps=200, where=where, **more)

@@ -14,7 +14,6 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from traceml.facts.gradients import gradient_facts  # noqa: E402
-from traceml.store.layer_records import read_layers  # noqa: E402
 from traceml.trace import current  # noqa: E402
 from traceml.trace.deep import gradient_norms  # noqa: E402
 
@@ -22,17 +21,10 @@ WIDTH = 256
 
 
 @pytest.fixture
-def deep(traced, tmp_path, monkeypatch):
+def deep(begin_deep, monkeypatch):
     """A session with the deep profile that measures norms as often as they can be read."""
     monkeypatch.setattr(gradient_norms, "NORMS_SHARE", 1e9)
-    current.current().begin_deep_profile()
-
-    def layers():
-        traced()
-        (found,) = read_layers(tmp_path)
-        return found
-
-    return layers
+    return begin_deep()
 
 
 class NanBackward(torch.autograd.Function):
@@ -99,6 +91,22 @@ def test_a_value_that_is_lost_in_forward_is_told_from_one_lost_in_backward(deep)
     train(model_with(Planted(forward_at=12)), 20)
     bad = gradient_facts([deep()], {}).bad_value
     assert (bad.step, bad.phase) == (12, "forward")
+
+
+def test_a_loss_that_grows_has_the_next_steps_measured(begin_deep, monkeypatch):
+    """Nothing is measured but what the growth of the loss asks for, once it is known."""
+    monkeypatch.setattr(gradient_norms, "NORMS_SHARE", 0.0)
+    deep = begin_deep()
+    model, at = model_with(nn.Identity()), 40
+    optimizer = torch.optim.SGD(model.parameters(), 1e-4)
+    for step in range(120):
+        loss = model(torch.randn(64, WIDTH, device="cuda")).square().mean()
+        optimizer.zero_grad()
+        (loss + (1e3 if step >= at else 0.0)).backward()
+        optimizer.step()
+        torch.cuda.synchronize()
+    growing = [step for step in deep().norms.steps if step > at]
+    assert len(growing) >= gradient_norms.GROWING_STEPS
 
 
 def test_activations_are_looked_at_after_an_alarm(deep):
@@ -219,3 +227,12 @@ def test_memory_that_runs_out_in_backward_is_told_by_layer(tmp_path):
     (snapshot,) = (tmp_path / "logs/full").glob("memory-snapshot-*.pickle")
     assert evidence["snapshot"] == snapshot.name
     assert pickle.loads(snapshot.read_bytes())["segments"]
+
+
+def test_the_most_that_was_allocated_inside_each_layer_is_told(deep):
+    model = model_with(nn.Identity())
+    train(model, 20)
+    found = deep()
+    reached = dict(zip(found.names, found.held_bytes["reached"].tolist(), strict=True))
+    parameters = sum(each.numel() * each.element_size() for each in model.parameters())
+    assert parameters < reached["0"] <= reached[""] <= torch.cuda.max_memory_allocated()

@@ -356,3 +356,120 @@ def test_memory_that_runs_out_for_an_optimizer_s_state_names_the_layer(traced, m
 def test_what_a_lazy_layer_has_not_made_yet_is_not_counted():
     model = nn.Sequential(nn.Linear(4, 4), nn.LazyLinear(4))
     assert footprint([model], []).parameter_bytes == 4 * (16 + 4)
+
+
+class _FullAtBackward(torch.autograd.Function):
+    """Runs out of memory in the backward pass."""
+
+    @staticmethod
+    def forward(context, inputs):
+        return inputs.clone()
+
+    @staticmethod
+    def backward(context, gradient):
+        torch.empty(1 << 50, dtype=torch.uint8)
+
+
+class _Recurrent(nn.Module):
+    """Takes its input with the batch in the second dimension, by name."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = _Full(2, 2)
+
+    def forward(self, *, inputs):
+        return self.inner(inputs)
+
+
+def memory_at_failure(traced, model, loader, fail):
+    """What is known of the memory when it runs out after three steps of training."""
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    fetched = iter(loader)
+    for _ in range(3):
+        batch = next(fetched)
+        optimizer.zero_grad()
+        fail.call(model, batch).sum().backward()
+        optimizer.step()
+    with pytest.raises(RuntimeError, match="allocate"):
+        fail(model, fetched)
+    return failure_of(traced)["memory"]
+
+
+class _Fail:
+    """Runs out of memory in some way."""
+
+    def __init__(self, name, call=lambda model, batch: model(batch)):
+        self.name, self.call = name, call
+
+    def __call__(self, model, fetched):
+        getattr(self, self.name)(model, fetched)
+
+    def training(self, model, fetched):
+        batch = next(fetched)
+        _fill(model)
+        self.call(model, batch)
+
+    def backward(self, model, fetched):
+        _FullAtBackward.apply(self.call(model, next(fetched))).sum().backward()
+
+    def micro_batch(self, model, fetched):
+        part = next(fetched)[:3]
+        _fill(model)
+        self.call(model, part)
+
+    def validation(self, model, fetched):
+        _fill(model.eval())
+        with torch.no_grad():
+            for batch in loader_of(64):
+                self.call(model, batch)
+
+    def validation_of_all(self, model, fetched):
+        next(fetched)
+        _fill(model.eval())
+        with torch.no_grad():
+            self.call(model, torch.randn(100, 2))
+
+    def validation_with_graph(self, model, fetched):
+        _fill(model.eval())
+        for batch in loader_of(64):
+            self.call(model, batch)
+
+
+def _fill(model):
+    for module in model.modules():
+        module.is_full = True
+
+
+def loader_of(batch):
+    return torch.utils.data.DataLoader(torch.randn(400, 2), batch)
+
+
+@pytest.mark.parametrize(
+    ("way", "samples", "elements", "is_graph_kept"),
+    [
+        pytest.param("training", 8, 16, False, id="in training"),
+        pytest.param("backward", 8, None, False, id="in backward"),
+        pytest.param("micro_batch", 3, 6, False, id="of one of several batches in a step"),
+        pytest.param("validation", 64, 128, False, id="in validation"),
+        pytest.param("validation_of_all", 100, 200, False, id="in validation without a loader"),
+        pytest.param("validation_with_graph", 64, 128, True, id="in validation without no_grad"),
+    ],
+)
+def test_the_batch_that_did_not_fit_is_told(traced, way, samples, elements, is_graph_kept):
+    model = nn.Sequential(nn.Linear(2, 2), _Full(2, 2))
+    found = memory_at_failure(traced, model, loader_of(8), _Fail(way))
+    told = found["batch_samples"], found["input_elements"], found["is_graph_kept"]
+    assert told == (samples, elements, is_graph_kept)
+
+
+def test_a_batch_that_is_not_in_the_first_dimension_is_the_loaders(traced):
+    fail = _Fail("training", lambda model, batch: model(inputs=batch.expand(4, 8, 2)))
+    found = memory_at_failure(traced, _Recurrent(), loader_of(8), fail)
+    assert (found["batch_samples"], found["input_elements"]) == (8, 64)
+
+
+def test_without_a_loader_the_batch_is_the_first_dimension(traced):
+    found = memory_at_failure(
+        traced, nn.Sequential(_Full(2, 2)), [torch.randn(5, 2)] * 4, _Fail("training")
+    )
+    assert found["batch_samples"] == 5

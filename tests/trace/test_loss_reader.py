@@ -5,7 +5,6 @@ import sys
 import threading
 import time
 import weakref
-from contextlib import nullcontext
 from itertools import pairwise
 
 import pytest
@@ -13,6 +12,7 @@ import torch
 
 from traceml.steps import events
 from traceml.trace import loss as loss_reader
+from traceml.trace.loss_and_memory_sampler import LossAndMemorySampler
 from traceml.trace.recorder import RecorderInPython, events_in_c, recorder_of
 
 
@@ -33,12 +33,8 @@ def losses(traced, monkeypatch):
     """A reader that takes tensors of the host for a device's."""
     monkeypatch.setattr(loss_reader, "_stream_number", lambda device: 5)
     monkeypatch.setattr(loss_reader, "_is_capturing", lambda: False)
-    for name, value in {
-        "Event": Mark,
-        "current_stream": lambda device: None,
-        "stream": nullcontext,
-    }.items():
-        monkeypatch.setattr(torch.cuda, name, value)
+    monkeypatch.setattr(torch.cuda, "Event", Mark)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: None)
     monkeypatch.setattr(Mark, "is_reached", False)
     monkeypatch.delitem(sys.modules, loss_reader.GRAPH_TREES, raising=False)
     reader = loss_reader.Losses(traced.session)
@@ -93,6 +89,20 @@ def test_the_first_losses_are_sent_for_densely_and_later_ones_ten_times_a_second
     assert gaps[:3] == [1, 1, 1]
     assert sorted(gaps) == gaps and gaps[-1] == 10
     assert len([step for step in sent if step < 100]) < 25
+
+
+def test_who_wants_to_know_the_losses_gets_each_that_arrives(losses, traced):
+    told = []
+    traced.session.on_loss_arrived.append(told.append)
+    sampler = LossAndMemorySampler(traced.session)
+    sampler.losses = losses
+    losses._await(passed_to_backward(3.0))
+    sampler.note_arrived()
+    assert told == []
+    Mark.is_reached = True
+    sampler.note_arrived()
+    sampler.note_arrived()
+    assert told == [3.0]
 
 
 def test_a_last_loss_that_was_changed_since_is_not_read(losses):
@@ -161,6 +171,7 @@ class Keeper:
         reader._recorder = recorder
         recorder.followed, recorder.due_ns = threading.get_ident(), sys.maxsize
         recorder.gpu, recorder.modules = object(), sys.modules
+        recorder.modules_seen = len(sys.modules)
         recorder.loss_due_ns = recorder.loss_due_number = sys.maxsize
         recorder.loss_device, recorder.loss_stream = 0, 5
 
@@ -174,6 +185,7 @@ class KeeperInC(Keeper):
         """The same of a backward pass that begins in C: by its event, or that it went to Python."""
         slow = []
         self.recorder.backwards_open = self.recorder.written = 0
+        self.recorder.modules_seen = len(sys.modules)
         self.recorder.shortcut("begin_backward", slow.append)(loss)
         if slow:
             assert self.recorder.written == self.recorder.backwards_open == 0

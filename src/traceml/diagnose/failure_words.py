@@ -2,36 +2,71 @@
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
 
+from traceml.diagnose.nodes import listed_nodes
 from traceml.facts.attempts import Attempt
 from traceml.facts.gradients import BadValue
+from traceml.facts.lost_nodes import LostNode
 from traceml.facts.stability import Failure
 from traceml.model.evidence import Piece, as_number, as_words
 from traceml.model.failure import Death, FailureReport
-from traceml.model.finding import Kind
+from traceml.model.finding import Kind, StepSpan
 from traceml.model.phase import Phase
 from traceml.model.printable import one_line
 from traceml.model.quantities import count
+from traceml.model.run import end_words, signal_name
 
 MAX_MESSAGE_CHARS = 300
 MAX_REASON_CHARS = 100
 """Of an exception, in the list of a run's attempts."""
+ANOMALY = (
+    "torch.autograd.set_detect_anomaly(True) finds an operation whose backward pass returns NaN."
+)
+"""It says nothing of a forward pass, and nothing of infinity."""
 MAX_RANKS = 8
 """Ranks that one sentence lists."""
 
 
-def failed_ranks(failure: Failure) -> str:
-    """Returns the rank, or all ranks that failed alike, as the subject of a sentence."""
+def failed_ranks(failure: Failure, machines: Mapping[int, str]) -> str:
+    """Returns the rank, or all ranks that failed alike, as the subject of a sentence; with their
+    machine, where the run has several and they are on one."""
     if failure.rank is None:
         report = failure.report
         is_helper = report is not None and report.started_by is not None
         return "A Python process that the script started" if is_helper else "The script"
-    if not failure.alike:
-        return f"Rank {failure.rank}"
     all_of_them = sorted((failure.rank, *failure.alike))
-    return f"Ranks {rank_list(all_of_them)} {'both' if len(all_of_them) == 2 else 'all'}"
+    where = of_machine(all_of_them, machines)
+    if not failure.alike:
+        return f"Rank {failure.rank}{where}"
+    return f"Ranks {rank_list(all_of_them)}{where} {'both' if len(all_of_them) == 2 else 'all'}"
+
+
+def of_machine(ranks: Sequence[int], machines: Mapping[int, str]) -> str:
+    """Returns ` of node-b` where all these ranks are on one machine of several; else nothing."""
+    names = {machines.get(rank) for rank in ranks}
+    name = next(iter(names)) if len(names) == 1 else None
+    return f" of {name}" if name else ""
+
+
+def lost_machines(lost: Sequence[LostNode]) -> str:
+    """Returns machines that were lost: `machine node-c`."""
+    return f"machine{'' if len(lost) == 1 else 's'} {listed_nodes([each.name for each in lost])}"
+
+
+def lost_ranks(lost: Sequence[LostNode]) -> str:
+    """Returns the ranks that were lost with machines: `rank 2`, `ranks 8–15`."""
+    ranks = sorted(rank for each in lost for rank in each.ranks)
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    is_row = ranks[-1] - ranks[0] + 1 == len(ranks) > 2
+    return f"ranks {f'{ranks[0]}–{ranks[-1]}' if is_row else rank_list(ranks)}"
+
+
+def clock_time(unix_s: float) -> str:
+    """Returns a moment as clocks show it, in UTC."""
+    return f"{datetime.fromtimestamp(unix_s, tz=timezone.utc):%H:%M:%S} UTC"
 
 
 def rank_list(ranks: Sequence[int]) -> str:
@@ -41,6 +76,13 @@ def rank_list(ranks: Sequence[int]) -> str:
         return f"{shown} and {len(ranks) - MAX_RANKS:,} more"
     *before, last = map(str, ranks)
     return f"{', '.join(before)} and {last}" if before else last
+
+
+def steps_of(failure: Failure) -> StepSpan | None:
+    """Returns the step in which a run failed; `None` where that was in no step."""
+    if failure.step is None or failure.is_before_training:
+        return None
+    return StepSpan.at(failure.step)
 
 
 def failure_place(failure: Failure) -> str:
@@ -61,7 +103,10 @@ def failure_place(failure: Failure) -> str:
 
 def attempt_reason(attempt: Attempt) -> str | None:
     """Returns why an attempt of a run ended, in a few words; `None` where it ended well."""
-    reason, after = _ended_by(attempt.failure, attempt.first_to_leave), attempt.next_world_size
+    hosts = {each.rank.rank: each.rank.hostname for each in attempt.processes}
+    machines = hosts if len(set(hosts.values())) > 1 else {}
+    reason = _ended_by(attempt.failure, attempt.first_to_leave, machines)
+    after = attempt.next_world_size
     if after is None or after == attempt.world_size:
         return reason
     change = f"with {count(after, 'rank')} instead of {count(attempt.world_size)}"
@@ -70,12 +115,21 @@ def attempt_reason(attempt: Attempt) -> str | None:
     return f"{reason}; went on {change}"
 
 
-def _ended_by(failure: Failure | None, first_to_leave: Death | None) -> str | None:
+def _ended_by(
+    failure: Failure | None, first_to_leave: Death | None, machines: Mapping[int, str]
+) -> str | None:
     if failure is None:
         if first_to_leave is None:
             return None
-        return f"rank {first_to_leave.rank}: left with exit status {first_to_leave.status}"
-    who = "the ranks" if failure.rank is None else f"rank {failure.rank}"
+        who = f"rank {first_to_leave.rank}{of_machine([first_to_leave.rank], machines)}"
+        status = first_to_leave.status
+        return f"{who}: ended" if status is None else f"{who}: {end_words(status)}"
+    if failure.lost and failure.kind is Kind.KILLED:
+        verb = "was" if len(failure.lost) == 1 else "were"
+        return f"{listed_nodes([each.name for each in failure.lost])} {verb} lost"
+    who = "the ranks"
+    if failure.rank is not None:
+        who = f"rank {failure.rank}{of_machine([failure.rank], machines)}"
     if failure.kind is Kind.HANG:
         culprit = failure.culprits[0] if failure.culprits else None
         at = f" at {culprit.where}" if culprit is not None and culprit.where else ""
@@ -89,7 +143,7 @@ def _ended_by(failure: Failure | None, first_to_leave: Death | None) -> str | No
     if failure.signal is not None:
         return f"{who}: killed by {signal_name(failure.signal)}"
     if failure.status is not None:
-        return f"{who}: ended with status {failure.status}"
+        return f"{who}: {end_words(failure.status)}"
     return f"{who}: ended, and nobody saw how"  # no parent of it is ours
 
 
@@ -110,14 +164,6 @@ def phase_of(report: FailureReport | None) -> Phase | None:
     if report is None or report.phase is None:
         return None
     return next((phase for phase in Phase if phase.value == report.phase), None)
-
-
-def signal_name(number: int) -> str:
-    """Returns a signal's name: `SIGKILL`."""
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 def ranks_of(failure: Failure) -> tuple[int, ...]:
@@ -154,22 +200,108 @@ def bad_value_sentence(bad: BadValue) -> str:
     if bad.finite_step is not None and bad.finite_step < bad.step - 1:
         when = f"a step from {bad.finite_step + 1:,} to {bad.step:,}"
     if bad.is_of_inputs:
-        return f"The batch of {when} already held a value that is not finite: no layer made it."
+        return f"The batch of {when} already held NaN or infinite values: no layer made them."
+    if bad.is_of_loss and bad.are_layers_finite:
+        return (
+            f"The loss of {when} was NaN or infinite, although every layer returned finite values: "
+            "the loss function made it so."
+        )
+    if bad.is_of_loss:
+        return (
+            f"The loss of {when} was NaN or infinite; no layer is known to have caused it: "
+            "the loss function itself may have."
+        )
+    if bad.phase in ("start", "optimizer") or bad.is_of_parameters:
+        return _parameters_sentence(bad)
+    if bad.layer is None and bad.phase == "backward":
+        return (
+            f"Every layer's gradient was NaN or infinite in {when}, although the loss was finite: "
+            "it became so in the backward pass of the loss, or in that of the last layer."
+        )
     if bad.layer is None:
         return (
-            f"Every layer's gradient was not finite from {when} on: the forward pass or the loss "
-            "was not, in a layer that was not looked at."
+            f"Every layer's gradient was NaN or infinite from {when} on: it became so in the "
+            "forward pass, the loss or its backward pass, in a step whose activations were not "
+            "measured."
         )
-    layer = layer_words(bad.layer)
-    kind = f" ({bad.kind})" if bad.kind else ""
+    layer = _with_kind(bad)
     if bad.phase == "forward":
-        said = f"{layer}{kind} was the first to return a value that is not finite, in {when}."
+        said = f"{layer} was the first to return NaN or infinite values, in {when}."
         return said[0].upper() + said[1:]
     after = f", after that of {bad.finite_layer}, which was finite" if bad.finite_layer else ""
     return (
-        f"The gradient was first not finite in the backward pass of {layer}{kind}"
-        f", in {when}{after}."
+        f"The gradient first became NaN or infinite in the backward pass of {layer}, in "
+        f"{when}{after}."
     )
+
+
+def _parameters_sentence(bad: BadValue) -> str:
+    """Returns that parameters were not finite after a step, and what is known of its gradients."""
+    whose = "" if bad.layer is None else f" of {_with_kind(bad)}"
+    if bad.phase == "start":
+        return (
+            f"Parameters{whose} were NaN or infinite before the first step: no step made them so."
+        )
+    said = f"Parameters{whose} were NaN or infinite after step {bad.step:,}"
+    if bad.phase == "optimizer" and bad.is_of_parameters:
+        return f"{said}; they have no gradient: code that writes to parameters made them so."
+    if bad.phase == "optimizer":
+        return (
+            f"{said}, although every gradient of it was finite: the optimizer's update made them "
+            "so, or code that writes to parameters."
+        )
+    if bad.layer is None:
+        what = "a gradient or the update had become so"
+        return f"{said}, whose gradients were not measured: {what}."
+    return (
+        f"Parameters were NaN or infinite after step {bad.step:,}, whose gradients were not "
+        "measured: by the layers that they belong to, the gradient became so in the backward pass "
+        f"of {_with_kind(bad)}, or the update did."
+    )
+
+
+def bad_value_advice(bad: BadValue, half: str) -> str | None:
+    """Returns where to look for what made the first bad value; `None` where that is not known.
+
+    `half` is a clause on 16 bits (`settings_advice.against_overflow`).
+    """
+    whose = "parameters" if bad.layer is None else layer_words(bad.layer)
+    if bad.is_of_inputs:
+        return (
+            f"Look at the data of step {bad.step:,}: missing values, a division by a spread of "
+            "zero when it is scaled, a decoder that fails. Check batches with torch.isfinite."
+        )
+    if bad.is_of_loss:
+        return (
+            f"Look at what the loss function computes in step {bad.step:,} (a logarithm or a "
+            f"division at zero, an exponential, infinity times zero) and at its targets{half}."
+        )
+    if bad.phase == "start":
+        return (
+            f"Look at what {whose} began with: the checkpoint or the weights that were loaded, and "
+            f"the initialisation (torch.empty holds whatever was in memory){half}."
+        )
+    if bad.phase == "optimizer":
+        return (
+            f"Look at what changes {whose} after backward in step {bad.step:,}: the learning rate, "
+            f"an eps of 0 (a division by zero), code that writes to parameters{half}."
+        )
+    if bad.phase == "backward" and bad.layer is None and not bad.is_of_parameters:
+        return (
+            f"Look at the loss of step {bad.step:,}: a root, a norm or a logarithm at zero has a "
+            f"gradient that is not finite{half}."
+        )
+    if not bad.layer:
+        return None
+    return (
+        f"Look at what {bad.layer} computes in {bad.phase} (a division, a root or a logarithm "
+        f"near zero, an exponential, a sum that overflows) and at the batch of that step{half}."
+    )
+
+
+def _with_kind(bad: BadValue) -> str:
+    """Returns the layer of a bad value with its class."""
+    return f"{layer_words(bad.layer or '')}{f' ({bad.kind})' if bad.kind else ''}"
 
 
 def bad_value_evidence(bad: BadValue | None) -> tuple[Piece, ...]:

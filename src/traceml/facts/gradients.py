@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from traceml.store.layer_records import BadLayer, LayerRecords
+from traceml.facts.gradient_curves import (
+    NormCurves,
+    median_norms,
+    model_stages,
+    norm_curves,
+    whole_model,
+)
+from traceml.store.layer_records import BadLayer, BadParameters, LayerRecords
 
 Values = npt.NDArray[np.float64]
 
@@ -30,9 +37,11 @@ class BadValue:
     step: int
     phase: str
     """`forward`: a layer returned it, or the loss was computed from finite numbers. `backward`: the
-    loss was finite, a gradient was not."""
+    loss was finite, a gradient was not. `optimizer`: no gradient that was not finite is known, and
+    parameters were not after the step. `start`: parameters were not before the first step."""
     layer: str | None
-    """The layer that made it; `None` where only the step and the phase are known."""
+    """The layer that made it, or whose parameters they are; `None` where only the step and the
+    phase are known."""
     kind: str | None = None
     """That layer's class."""
     finite_layer: str | None = None
@@ -44,6 +53,13 @@ class BadValue:
     step and go on."""
     is_of_inputs: bool = False
     """Whether the batch that the model was given held it: no layer made it."""
+    is_of_loss: bool = False
+    """Whether it was seen in the loss alone: which layer made it, or none, is not known …"""
+    are_layers_finite: bool = False
+    """… unless every layer is known to have returned finite values in that step: none did."""
+    is_of_parameters: bool = False
+    """Whether it was seen in parameters alone, because the gradients of that step were not
+    measured: the phase is the likely one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,21 +96,46 @@ class GradientFacts:
     usual: float | None = None
     """… over all finite ones, …"""
     last: float | None = None
-    """… and the last finite one."""
-    bad_to_the_end: int = 0
-    """In how many of the last measured steps in a row a gradient was not finite."""
+    """… and the last finite one, …"""
+    last_step: int | None = None
+    """… with its step."""
     bad_value: BadValue | None = None
     rise: GradientRise | None = None
     layer_norms: Mapping[str, float] | None = None
     """The median norm of each layer that has parameters, of the rank with the most steps that has
     it."""
+    curves: NormCurves | None = None
+    """The norms over steps; `None` where fewer than two steps were measured."""
+
+    def counted_from(self, first: int) -> GradientFacts:
+        """Returns the same of processes before whose first step the run took so many steps."""
+        bad, rise, curves = self.bad_value, self.rise, self.curves
+        return replace(
+            self,
+            last_step=_later(self.last_step, first),
+            bad_value=None
+            if bad is None
+            else replace(bad, step=bad.step + first, finite_step=_later(bad.finite_step, first)),
+            rise=None
+            if rise is None
+            else replace(rise, step=rise.step + first, layer_step=rise.layer_step + first),
+            curves=None
+            if curves is None
+            else replace(curves, steps=tuple(step + first for step in curves.steps)),
+        )
+
+
+def _later(step: int | None, first: int) -> int | None:
+    return None if step is None else step + first
 
 
 NO_GRADIENTS = GradientFacts()
 
 
 def gradient_facts(records: Sequence[LayerRecords], ranks: Mapping[int, int]) -> GradientFacts:
-    """Returns what the norms and activations of a run say; `ranks` are its processes' by pid."""
+    """Returns what the norms and activations say of the layers that the model had at the end;
+    `ranks` are the run's processes' by pid."""
+    records = [each.at_end for each in records]
     measured = [each for each in records if each.norms.steps]
     rank_of = {each.pid: ranks.get(each.pid, 0) for each in records}
     bad = [_bad_value(each, rank_of[each.pid]) for each in records]
@@ -104,55 +145,24 @@ def gradient_facts(records: Sequence[LayerRecords], ranks: Mapping[int, int]) ->
     if not measured:
         return GradientFacts(bad_value=bad_value)
     rises = filter(None, (_rise(each, rank_of[each.pid]) for each in measured))
-    stages = _stages(measured)
-    totals = _whole_model(stages)
-    finite = totals[np.isfinite(totals)]
+    rise = min(rises, key=lambda each: each.layer_step, default=None)
+    stages = model_stages(measured)
+    steps, totals = whole_model(stages)
+    norms = median_norms(stages)
+    wanted = [each.layer for each in (rise, bad_value) if each is not None and each.layer]
+    is_finite = np.isfinite(totals)
+    finite = totals[is_finite]
     return GradientFacts(
         steps=len(totals),
         first=_median(finite[:MIN_NORMS]),
         usual=_median(finite),
         last=float(finite[-1]) if len(finite) else None,
-        bad_to_the_end=len(totals) - _bad_from(totals),
+        last_step=steps[np.flatnonzero(is_finite)[-1]] if len(finite) else None,
         bad_value=bad_value,
-        rise=min(rises, key=lambda each: each.layer_step, default=None),
-        layer_norms=_layer_norms(stages),
+        rise=rise,
+        layer_norms=norms,
+        curves=norm_curves(stages, norms, wanted),
     )
-
-
-@dataclass(frozen=True, slots=True)
-class _Stage:
-    """A part of the model, as the rank with the most steps measured it."""
-
-    records: LayerRecords
-    places: tuple[int, ...]
-    """Its layers: those with a norm that no stage before it has."""
-
-
-def _stages(measured: Sequence[LayerRecords]) -> list[_Stage]:
-    """Returns the parts of the model that have other layers than one another, such as the stages of
-    a pipeline; a single one where all ranks have the same layers."""
-    stages: list[_Stage] = []
-    seen: set[str] = set()
-    for each in sorted(measured, key=lambda each: -len(each.norms.steps)):
-        owners = np.flatnonzero(~np.isnan(each.norms.values).all(axis=0)).tolist()
-        places = tuple(place for place in owners if each.names[place] not in seen)
-        if places or not stages:
-            stages.append(_Stage(each, places))
-            seen.update(each.names[place] for place in places)
-    return stages
-
-
-def _whole_model(stages: Sequence[_Stage]) -> Values:
-    """Returns the norm of the whole model in each step that was measured on all stages; infinity
-    where not finite."""
-    steps = sorted(set.intersection(*(set(stage.records.norms.steps) for stage in stages)))
-    squares = np.zeros(len(steps))
-    for stage in stages:
-        row_of = {step: row for row, step in enumerate(stage.records.norms.steps)}
-        rows = [row_of[step] for step in steps]
-        values = stage.records.norms.values[np.ix_(rows, stage.places)]
-        squares += np.nansum(values**2, axis=1)
-    return np.asarray(np.sqrt(squares))
 
 
 def _totals(records: LayerRecords) -> Values:
@@ -162,17 +172,6 @@ def _totals(records: LayerRecords) -> Values:
 
 def _median(values: Values) -> float | None:
     return float(np.median(values)) if len(values) else None
-
-
-def _layer_norms(stages: Sequence[_Stage]) -> dict[str, float]:
-    found = {}
-    for stage in stages:
-        for place in stage.places:
-            values = stage.records.norms.values[:, place]
-            finite = values[np.isfinite(values)]
-            if len(finite):
-                found[stage.records.names[place]] = float(np.median(finite))
-    return found
 
 
 # What became non-finite
@@ -218,31 +217,103 @@ def _bad_value(records: LayerRecords, rank: int) -> BadValue | None:
 def _seen_in_loss(
     records: LayerRecords, rank: int, finite_step: int | None, step: int
 ) -> BadValue | None:
-    """Returns what the graph of the first loss that was not finite says, where that is of the batch
-    or of parameters: then no layer's forward pass made the value."""
+    """Returns what the first loss that was not finite says, unless its graph names a layer whose
+    forward pass made the value."""
     after = finite_step or 0
     inputs = [each for each in records.bad_inputs if after < each <= step]
     updates = [each for each in records.bad_parameters if after <= each.step <= step]
     layers = [each.step for each in records.bad_layers if after < each.step <= step]
-    first = min([*inputs, *(each.step for each in updates), *layers], default=None)
+    losses = [each for each in records.bad_losses if after < each <= step]
+    first = min([*inputs, *(each.step for each in updates), *layers, *losses], default=None)
     if first is None or first in layers:
         return None
     if first in inputs:
         return BadValue(rank, first, "forward", None, finite_step=first - 1, is_of_inputs=True)
-    norms = np.zeros(len(records.names))
-    norms[list(updates[0].layers)] = np.inf
-    owners = {place for each in records.norms.values for place in np.flatnonzero(~np.isnan(each))}
-    norms[[place not in owners for place in range(len(norms))]] = np.nan
-    place, finite = _backward_layer(records, norms)
-    return BadValue(
-        rank,
-        first,
-        "backward",
-        records.names[place],
-        records.kinds[place],
-        None if finite is None else records.names[finite],
-        first - 1,
+    if first in losses:
+        return _bad_loss(records, rank, first)
+    return _bad_after(records, rank, updates[0])
+
+
+def _bad_loss(records: LayerRecords, rank: int, step: int) -> BadValue:
+    """Returns what made a loss non-finite: its graph did not say it, what the layers returned in
+    that step may."""
+    found = _bad_value_of(records, rank, step, "forward", _first_bad_returned(records, step))
+    if found.layer is not None:
+        return found
+    return replace(found, is_of_loss=True, are_layers_finite=_is_model_finite(records, step))
+
+
+def _is_model_finite(records: LayerRecords, step: int) -> bool:
+    """Returns whether what the model returned in a step is known to have been finite."""
+    if step not in records.largest.steps:
+        return False
+    row = records.largest.values[records.largest.steps.index(step)]
+    names = records.names
+    outer = [place for place, name in enumerate(names) if "." not in name]
+    if "" in names:
+        outer = [names.index("")]
+    return bool(outer) and bool(np.isfinite(row[outer]).all())
+
+
+def _first_bad_returned(records: LayerRecords, step: int) -> int | None:
+    """Returns the layer that was the first to return a non-finite value in a step; `None` where
+    none did, or what they returned was not looked at."""
+    if step not in records.largest.steps:
+        return None
+    row = records.largest.values[records.largest.steps.index(step)]
+    bad_places = set(np.flatnonzero(np.isinf(row)).tolist())
+    order = [*records.return_order, *_never_returned(records)]
+    return next((place for place in order if place in bad_places), None)
+
+
+def _bad_after(records: LayerRecords, rank: int, found: BadParameters) -> BadValue:
+    """Returns what made parameters non-finite in a step whose loss was finite.
+
+    The gradients of that step say it where they were measured. Where they were not, the layers with
+    such parameters do, unless all are: a clipped norm that is lost is in every one of them.
+    """
+    step = found.step
+    norms = None if found.is_within_step else _norms_of(records, step)
+    is_owner = np.any(~np.isnan(records.norms.values), axis=0)
+    spoiled = [place for place in found.layers if is_owner[place]]
+    only = found.layers[0] if len(found.layers) == 1 else None
+    are_some = len(spoiled) < is_owner.sum()
+    if step < 1:
+        first = found.layers[0] if are_some else only
+        return replace(_bad_value_of(records, rank, 1, "start", first), finite_step=None)
+    is_measured = norms is not None and not np.isnan(norms[spoiled]).any()
+    if not is_measured and not spoiled:
+        return replace(_bad_value_of(records, rank, step, "optimizer", only), is_of_parameters=True)
+    if norms is None or not is_measured:
+        norms = np.where(is_owner, 0.0, np.nan)
+        norms[spoiled] = np.inf
+    if not np.isinf(norms).any():
+        return _bad_value_of(records, rank, step, "optimizer", only)
+    place: int | None = None
+    finite: int | None = None
+    if np.isfinite(norms).any():
+        place, finite = _backward_layer(records, norms)
+    return replace(
+        _bad_value_of(records, rank, step, "backward", place),
+        finite_layer=None if finite is None else records.names[finite],
+        is_of_parameters=not is_measured,
     )
+
+
+def _bad_value_of(
+    records: LayerRecords, rank: int, step: int, phase: str, place: int | None
+) -> BadValue:
+    """Returns a bad value of a step before which the loss was looked at in every one."""
+    name, kind = (None, None) if place is None else (records.names[place], records.kinds[place])
+    return BadValue(rank, step, phase, name, kind, finite_step=step - 1)
+
+
+def _norms_of(records: LayerRecords, step: int) -> Values | None:
+    """Returns the norms of a step; `None` where they were not measured."""
+    if step not in records.norms.steps:
+        return None
+    found: Values = records.norms.values[records.norms.steps.index(step)]
+    return found
 
 
 def _bad_activation(
@@ -253,11 +324,10 @@ def _bad_activation(
     for bad in records.bad_layers:
         if (finite_step or 0) < bad.step <= step:
             return bad.step, bad.layer
-    for row, seen in enumerate(records.largest.steps):
-        bad_places = set(np.flatnonzero(np.isinf(records.largest.values[row])).tolist())
-        if bad_places and (finite_step or 0) < seen <= step:
-            order = [*records.return_order, *_never_returned(records)]
-            return seen, next(place for place in order if place in bad_places)
+    for seen in records.largest.steps:
+        place = _first_bad_returned(records, seen) if (finite_step or 0) < seen <= step else None
+        if place is not None:
+            return seen, place
     return None
 
 

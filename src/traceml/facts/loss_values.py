@@ -8,20 +8,25 @@ it is inferred where windows differ in size, and otherwise left as it was passed
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
-from traceml.facts.step_table import record_numbers
 from traceml.model import record_layout
 from traceml.store.records import LoggedMetric, RankRecords, SeenLoss
-from traceml.store.step_records import is_incomplete
+from traceml.store.step_records import is_incomplete, record_numbers
 
 CLEARER = 0.5
 """Of the change of the loss from one window size to another: the division has to explain all but
 this much of it."""
+
+SURELY_BEFORE = 20
+"""Values. Ranks that log one loss side by side do not get further apart: a step that was logged so
+many values ago, and is no earlier one, is of an earlier attempt."""
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -60,6 +65,26 @@ class LossValues:
         """The median number of backward passes per step; `None` where not known."""
         known = () if self.backwards is None else self.backwards[self.backwards > 0]
         return int(np.median(known)) if len(known) else None
+
+    def by_attempt(self, firsts: Sequence[int]) -> list[LossValues]:
+        """Returns the values of each attempt of the ranks; at least one part.
+
+        `firsts` are the numbers, from 0, of the attempts' first steps. The script's own numbers are
+        not known to be those: where they begin again, another attempt began.
+        """
+        if self.rank is None:
+            steps = self.steps
+            earlier = steps[np.maximum(np.arange(len(steps)) - SURELY_BEFORE, 0)]
+            begins_again = (np.diff(steps, prepend=steps[:1]) < 0) & (steps <= earlier)
+            cuts = np.flatnonzero(begins_again)
+        else:
+            cuts = np.searchsorted(self.steps, np.array(firsts[1:], np.int64) + 1)
+        edges = [0, *cuts.tolist(), len(self.steps)]
+        return [self._part(slice(*each)) for each in pairwise(edges)]
+
+    def _part(self, part: slice) -> LossValues:
+        backwards = None if self.backwards is None else self.backwards[part]
+        return replace(self, steps=self.steps[part], values=self.values[part], backwards=backwards)
 
 
 def logged_loss(metric: LoggedMetric) -> LossValues:

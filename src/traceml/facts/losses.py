@@ -45,7 +45,13 @@ class Jump:
     usual: float
     value: float
     lasts: bool
-    """Whether the loss stayed high to the end of the recorded values."""
+    """Whether the loss stayed high to the end of the recorded values, as a finite number."""
+    is_lost: bool = False
+    """Whether it became NaN or infinite, and no usual value followed."""
+    is_back: bool = True
+    """Whether usual values followed; else it was high in the few values that were left."""
+    was_restarted: bool = False
+    """Whether it was high until the ranks were started again."""
     name: str = "loss"
     is_logged: bool = False
 
@@ -96,10 +102,16 @@ class LossFacts:
     jumps: tuple[Jump, ...] = ()
 
 
-def loss_facts(ranks: Sequence[RankRecords], metrics: Sequence[LoggedMetric]) -> LossFacts | None:
+def loss_facts(
+    ranks: Sequence[RankRecords],
+    metrics: Sequence[LoggedMetric],
+    attempt_firsts: Sequence[int] = (),
+) -> LossFacts | None:
     """Returns what is known about the loss; `None` where it was neither read nor logged.
 
-    A loss that the script logs is preferred: the script knows what its loss means.
+    A loss that the script logs is preferred: the script knows what its loss means. With the steps
+    `attempt_firsts`, from 0, ranks were started again: what the loss was before says nothing of
+    what it should be since.
     """
     seen = [found for rank in ranks if (found := seen_loss(rank)) is not None]
     logged = [logged_loss(metric) for metric in metrics if metric.history and _is_loss(metric)]
@@ -122,7 +134,7 @@ def loss_facts(ranks: Sequence[RankRecords], metrics: Sequence[LoggedMetric]) ->
         scale=main.scale,
         backwards=main.usual_backwards,
         not_finite=lost,
-        jumps=_jumps(smoothest),
+        jumps=_jumps(smoothest, attempt_firsts),
     )
 
 
@@ -226,7 +238,18 @@ def _risen(norms: Sequence[LossValues]) -> tuple[float | None, float | None]:
     return None, None
 
 
-def _jumps(loss: LossValues) -> tuple[Jump, ...]:
+def _jumps(loss: LossValues, attempt_firsts: Sequence[int]) -> tuple[Jump, ...]:
+    """Returns the jumps of a loss within each attempt; only in the last one it can stay high."""
+    *before, last = loss.by_attempt(attempt_firsts)
+    ended = (jump for each in before for jump in _jumps_within(replace(each, first_lost_step=None)))
+    restarted = (
+        replace(each, lasts=False, was_restarted=not (each.is_back or each.is_lost))
+        for each in ended
+    )
+    return (*restarted, *_jumps_within(last))
+
+
+def _jumps_within(loss: LossValues) -> tuple[Jump, ...]:
     finite = np.isfinite(loss.values)
     steps, values = loss.steps[finite], loss.values[finite]
     if len(values) <= WINDOW or (values <= 0).any():
@@ -242,9 +265,18 @@ def _jumps(loss: LossValues) -> tuple[Jump, ...]:
         if place < end or not _is_out_of_line(windows[place], values[WINDOW + place]):
             continue
         jump, end = _describe(steps[WINDOW:], values[WINDOW:], place, float(usual[place]))
+        is_lost = not jump.is_back and _is_lost_after(loss, finite, jump.step)
+        jump = replace(jump, is_lost=is_lost, lasts=jump.lasts and not is_lost)
         if jump.lasts or times[place] >= JUMP * most_before[place]:
             found.append(replace(jump, name=loss.name, is_logged=loss.rank is None))
     return tuple(found)
+
+
+def _is_lost_after(loss: LossValues, finite: npt.NDArray[np.bool_], step: int) -> bool:
+    """Returns whether the loss was NaN or infinite after a step."""
+    thinned = loss.first_lost_step
+    is_seen = bool((~finite[loss.steps > step]).any())
+    return is_seen or (thinned is not None and thinned > step)
 
 
 def _share_not_of_size(loss: LossValues, finite: npt.NDArray[np.bool_]) -> Floats | float:
@@ -278,4 +310,5 @@ def _describe(
     is_still_high = float(np.median(values[-LASTS:])) >= JUMP * usual
     lasts = len(high) >= LASTS and is_still_high
     end = len(values) if lasts else position + len(high)
-    return Jump(int(steps[position]), usual, float(high.max()), lasts), end
+    is_back = bool(len(low)) and not lasts
+    return Jump(int(steps[position]), usual, float(high.max()), lasts, is_back=is_back), end

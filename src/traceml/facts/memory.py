@@ -32,6 +32,21 @@ class MemoryOwner(str, Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class ProcessLimit:
+    """A limit on the memory of a rank's own process, at the last sample."""
+
+    name: str
+    """`RLIMIT_AS` or `RLIMIT_DATA`."""
+    limit_bytes: int
+    used_bytes: int
+
+    @property
+    def free_bytes(self) -> int:
+        """What is left of it."""
+        return max(0, self.limit_bytes - self.used_bytes)
+
+
+@dataclass(frozen=True, slots=True)
 class RankMemory:
     """One rank's memory: on the GPU as its allocator reports it, on the host as its process has
     it."""
@@ -41,6 +56,8 @@ class RankMemory:
     peak_rss_bytes: int | None = None
     trends: Mapping[MemoryOwner, Trend] = field(default_factory=dict)
     """The trends of the memory that was read often enough."""
+    limit: ProcessLimit | None = None
+    """Of which the least was left; `None` where the process has none."""
 
     @property
     def allocated_rise_bytes(self) -> float | None:
@@ -108,7 +125,32 @@ def rank_memory(
         trends=_trends(
             rank, complete_steps(rank) if complete is None else complete, sampled, recorded
         ),
+        limit=_limit(sampled[-1][1]) if sampled else None,
     )
+
+
+def _limit(process: ProcessSample) -> ProcessLimit | None:
+    read = (
+        ("RLIMIT_AS", process.address_space_limit_bytes, process.address_space_bytes),
+        ("RLIMIT_DATA", process.data_limit_bytes, process.data_bytes),
+    )
+    known = [
+        ProcessLimit(name, limit, used)
+        for name, limit, used in read
+        if limit is not None and used is not None
+    ]
+    return min(known, key=lambda each: each.free_bytes, default=None)
+
+
+def sampled_while(sampled: Sampled, rank: RankRecords, steps: RankSteps) -> Sampled:
+    """Returns the samples of the time in which a rank took these steps, and those of its
+    blocks."""
+    if not len(steps.index):
+        return ()
+    starts_ns = [int(each) for each in (*rank.blocks["start_ns"][:1], steps.columns["start_ns"][0])]
+    last_ns = int(steps.columns["start_ns"][-1]) + max(0, int(steps.columns["wall_ns"][-1]))
+    first_s, last_s = rank.rank.unix_s(min(starts_ns)), rank.rank.unix_s(last_ns)
+    return [(at, process) for at, process in sampled if first_s <= at <= last_s]
 
 
 def _trends(

@@ -6,12 +6,20 @@ import math
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-
-import numpy as np
+from signal import SIGABRT, SIGTERM
 
 from traceml.facts.losses import LossFacts, loss_facts
-from traceml.facts.sensors import oom_kills
-from traceml.facts.step_table import complete_steps
+from traceml.facts.lost_nodes import LostNode, lost_nodes
+from traceml.facts.rank_ends import (
+    NOT_SAMPLED,
+    LastSamples,
+    last_batch,
+    last_peaks,
+    last_resident_bytes,
+    last_samples,
+    last_step_unix_s,
+    steps_taken,
+)
 from traceml.model.failure import (
     Death,
     Doing,
@@ -24,30 +32,23 @@ from traceml.model.failure import (
     says_a_command_failed,
 )
 from traceml.model.finding import Kind
-from traceml.model.run import Ending
+from traceml.model.run import Ending, signal_of
 from traceml.store.records import RankRecords, RunRecords
-from traceml.store.step_records import is_incomplete
 
-FIRST_SIGNAL_STATUS = 129
-LAST_SIGNAL_STATUS = 192
-"""A shell reports signal n as 128 + n."""
 TIMEOUT_STATUS = 124
 """With which the command `timeout` ends when it had to end its own."""
 _TIMEOUT = re.compile(r"(^|[\s/;&|(])g?timeout\s")
-LAST_SAMPLES = 5
-"""Seconds before the end: a process that dies gives its memory back before the last of them."""
-CURVE_STEPS = 32
-"""Steps before the end whose memory is shown."""
+SILENT_S = 10.0
+"""Where the head may have been ended together with the other machines, and while the run goes on:
+a machine is lost when nothing was heard of it for so long. Its records come every second, or every
+few of them."""
 
 
-@dataclass(frozen=True, slots=True)
-class LastSamples:
-    """What the agent read last: the machine, and the rank that died."""
-
-    ram_share: float | None = None
-    rss_bytes: int | None = None
-    oom_kills: int | None = None
-    """Processes that the kernel killed for memory while the run went on."""
+RECORDS_LAG_S = 5.0
+"""A machine may have gone on for so long after the last that was heard of it. What a rank elsewhere
+died of within that time came first …"""
+SIGNALS_OF_A_LOSS = (SIGTERM, SIGABRT)
+"""… but for these: launchers send SIGTERM once a machine is lost, and NCCL ends its process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +84,21 @@ class Failure:
     """Exceptions of another kind that other ranks raised by themselves."""
     followers: tuple[int, ...] = ()
     """Ranks that failed because this one did."""
-    last: LastSamples = LastSamples()
+    lost: tuple[LostNode, ...] = ()
+    """The machines that were lost with their ranks, the first one first."""
+    left: Death | None = None
+    """The rank that ended with a bad status and raised nothing, where this only says that a process
+    has gone."""
+    last: LastSamples = NOT_SAMPLED
     allocated_bytes: tuple[int, ...] = ()
     """The peak of each of the last steps on the GPU of this rank, oldest first."""
     samples: int | None = None
-    """In one of its steps."""
+    """In the batch that was too large for the memory, else in one of its steps; `None` of an
+    evaluation whose batch is not known."""
+    step_samples: int | None = None
+    """In one of its training steps."""
+    resident_before_bytes: int | None = None
+    """What the process held of the host's memory in the last of these steps that was looked at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,13 +133,14 @@ def stability(records: RunRecords) -> Stability:
         first_to_leave=_first_to_leave(still_there, ending),
         failure=find_failure(still_there),
         pauses=tuple(s for s in records.seen.stalls if s.resumed_unix_s is not None),
-        loss=loss_facts(records.ranks, records.metrics),
+        loss=loss_facts(records.ranks, records.metrics, records.attempt_firsts),
     )
 
 
-def find_failure(records: RunRecords) -> Failure | None:
-    """Returns what ended a run, or one attempt of it; `None` where it ended well, or goes on."""
-    return _Search(records).failure()
+def find_failure(records: RunRecords, is_followed: bool = False) -> Failure | None:
+    """Returns what ended a run, or an attempt that `is_followed` by another one; `None` where it
+    ended well, or goes on."""
+    return _Search(records, is_followed).failure()
 
 
 def _without_lost_ranks(records: RunRecords) -> RunRecords:
@@ -169,8 +181,9 @@ class _Search:
     the cause of a hang; one that died in a hang was ended by somebody who had waited enough.
     """
 
-    def __init__(self, records: RunRecords) -> None:
+    def __init__(self, records: RunRecords, is_followed: bool) -> None:
         self._records = records
+        self._is_followed = is_followed
         self._is_over = records.ending is not None
         self._status = None if records.ending is None else records.ending.exit_status
         self._command_pid = None if records.ending is None else records.ending.pid
@@ -181,6 +194,7 @@ class _Search:
             if each.started_by is None and (each.is_rank or not is_a_launchers(each.error))
         ]
         self._of_helpers = [each for each in of_last_start if each.started_by is not None]
+        self._lost = () if records.ending is None else self._lost_by(records.ending.unix_s)
 
     def failure(self) -> Failure | None:
         """What explains the end; `None` where the run ended well, or goes on."""
@@ -215,6 +229,7 @@ class _Search:
         alike = {each.rank for each in others if are_alike(each, report)} - followers
         told = followers | alike
         former = self._former_steps(report)
+        step_samples = None if rank is None else last_batch(rank)
         step = None if report.step is None else report.step + former
         return Failure(
             kind=Kind.EXCEPTION if report.memory is None else Kind.OUT_OF_MEMORY,
@@ -226,9 +241,28 @@ class _Search:
             alike=tuple(sorted(alike)),
             others=tuple(each for each in others if each.rank not in told),
             followers=tuple(sorted(followers)),
-            last=self._last(report.rank),
-            allocated_bytes=() if rank is None else _curve(rank),
-            samples=None if rank is None else _samples(rank),
+            left=self._left_silently() if is_consequence(report.error, report.message) else None,
+            last=last_samples(self._records, report.rank),
+            allocated_bytes=() if rank is None else last_peaks(rank),
+            samples=_failed_samples(report, step_samples),
+            step_samples=step_samples,
+            resident_before_bytes=None if rank is None else last_resident_bytes(rank),
+        )
+
+    def _left_silently(self) -> Death | None:
+        """The first rank that ended with a bad status of its own and raised nothing."""
+        spoke = {each.pid for each in self._reports if not each.is_handled}
+        ranks = {each.rank.pid: each.rank.rank for each in self._records.ranks}
+        return next(
+            (
+                replace(death, rank=ranks[death.pid])
+                for death in self._records.seen.deaths
+                if death.pid in ranks
+                and death.pid not in spoke
+                and death.status
+                and signal_of(death.status) is None
+            ),
+            None,
         )
 
     def _explained(self, report: FailureReport) -> FailureReport:
@@ -257,7 +291,7 @@ class _Search:
     def _have_trained(self, report: FailureReport) -> bool:
         """Whether the process had taken steps, or any had where it is none of the ranks."""
         ranks = [rank for rank in self._records.ranks if rank.rank.pid == report.pid]
-        return any(map(_steps_taken, ranks or self._records.ranks))
+        return any(map(steps_taken, ranks or self._records.ranks))
 
     def _is_last_word(self, report: FailureReport) -> bool:
         """Whether a handled exception was the last that a rank did before the run ended badly."""
@@ -269,14 +303,19 @@ class _Search:
     def _killed(self) -> Failure | None:
         silent = self._silent()
         first = silent[0] if silent else None
+        if first is not None and self._lost_at(first) is not None:
+            return self._lost_machine()
+        if first is None:
+            first = self._killed_at_its_end()
         own = self._own_status(first)
-        signal = _signal(own) or _signal(self._status)
+        signal = signal_of(own) or signal_of(self._status)
         timed_out = self._has_timed_out()
         if signal is None and not timed_out and (not silent or self._left_by_itself(silent, own)):
             return None
-        if first is None and self._records.ranks:
+        if first is None and self._is_alone:
             first = self._records.ranks[0]
-        steps = 0 if first is None else _steps_taken(first)
+        some = first or next(iter(self._records.ranks), None)
+        steps = 0 if some is None else steps_taken(some)
         return Failure(
             kind=Kind.KILLED,
             rank=None if first is None else first.rank.rank,
@@ -288,8 +327,58 @@ class _Search:
             timed_out=timed_out,
             was_watched=self._status is not None or self._records.manifest.mode == "init",
             followers=tuple(each.rank.rank for each in silent[1:]),
-            last=LastSamples() if first is None else self._last(first.rank.rank),
+            last=NOT_SAMPLED if some is None else last_samples(self._records, some.rank.rank),
         )
+
+    def _killed_at_its_end(self) -> RankRecords | None:
+        """The first rank to end badly, if a signal ended it after its training. Launchers end the
+        others by SIGTERM when one has failed, and that may be seen first."""
+        ranks = {each.rank.pid: each for each in self._records.ranks}
+        badly = (each for each in self._records.seen.deaths if each.pid in ranks and each.status)
+        first = min(badly, key=lambda death: death.unix_s, default=None)
+        number = None if first is None else signal_of(first.status)
+        if first is None or number is None:
+            return None
+        has_spoken = any(not each.is_handled for each in self._reports)
+        return None if number == SIGTERM and has_spoken else ranks[first.pid]
+
+    def _lost_machine(self) -> Failure:
+        """The run ended because it lost machines with their ranks."""
+        rank = self._lost[0].ranks[0]
+        theirs = {pid for node in self._lost for pid in node.pids}
+        bad = {death.pid for death in self._records.seen.deaths if death.status}
+        spoke = {each.pid for each in self._reports if not each.is_handled}
+        stall = self._last_stall()
+        waiting = {each.pid for each in stall.ranks} if stall is not None else set()
+        return Failure(
+            kind=Kind.KILLED,
+            rank=rank,
+            is_before_training=not self._lost[0].steps,
+            was_watched=True,  # by the machines that are left
+            followers=tuple(
+                each.rank.rank
+                for each in self._records.ranks
+                if each.rank.pid in (bad | spoke | waiting) - theirs
+            ),
+            lost=self._lost,
+            last=last_samples(self._records, rank),
+        )
+
+    def _lost_by(self, unix_s: float) -> tuple[LostNode, ...]:
+        """The machines that had been lost by this moment."""
+        is_by_itself = self._status is not None and signal_of(self._status) is None
+        has_outlived = is_by_itself and not self._has_timed_out()
+        silent_s = 0.0 if self._is_followed or has_outlived else SILENT_S
+        if self._is_over and not self._is_followed and self._status is None:
+            seen_s = [each.unix_s for each in self._records.samples[-1:]]
+            unix_s = min([unix_s, *seen_s])  # nobody saw the head end: so long it was there
+        spoke = {each.pid for each in self._reports if not each.is_handled}
+        died = {death.pid for death in self._records.seen.deaths}
+        return lost_nodes(self._records, unix_s, silent_s, spoke | died)
+
+    def _lost_at(self, rank: RankRecords) -> LostNode | None:
+        """The machine with which a rank was lost."""
+        return next((node for node in self._lost if rank.rank.pid in node.pids), None)
 
     def _own_status(self, rank: RankRecords | None) -> int | None:
         """How the process of a rank ended; without one, the first script to end badly if a signal
@@ -308,8 +397,8 @@ class _Search:
             )
             # Those that a launcher ends by a signal because one has failed are not the first.
             first = next((status for status in scripts if status), None)
-            return first if _signal(first) is not None else None
-        seen = (death.status for death in deaths if death.pid == rank.rank.pid)
+            return first if signal_of(first) is not None else None
+        seen = (death.status for death in deaths if death.is_of(rank.rank))
         found = next((status for status in seen if status is not None), None)
         is_the_command = self._command_pid is None or self._command_pid == rank.rank.pid
         return self._status if found is None and self._is_alone and is_the_command else found
@@ -337,12 +426,16 @@ class _Search:
         return sorted(silent, key=lambda rank: (self._died_unix_s(rank), last_step_unix_s(rank)))
 
     def _death(self, rank: RankRecords) -> Death | None:
-        deaths = (death for death in self._records.seen.deaths if death.pid == rank.rank.pid)
+        deaths = (death for death in self._records.seen.deaths if death.is_of(rank.rank))
         return next(deaths, None)
 
     def _died_unix_s(self, rank: RankRecords) -> float:
-        death = self._death(rank)
-        return math.inf if death is None else death.unix_s
+        death, lost = self._death(rank), self._lost_at(rank)
+        if lost is not None:
+            return lost.last_heard_unix_s + RECORDS_LAG_S
+        if death is None or (self._lost and signal_of(death.status) in SIGNALS_OF_A_LOSS):
+            return math.inf
+        return death.unix_s
 
     def _died_before(self, killed: Failure, hang: Failure) -> bool:
         rank = None if killed.rank is None else self._rank(killed.rank)
@@ -361,6 +454,7 @@ class _Search:
         # is the last start that counts.
         if not present or any(last_step_unix_s(rank) > stall.seen_unix_s for rank in present):
             return None
+        self._lost = self._lost if self._is_over else self._lost_by(stall.seen_unix_s)
         waiting = tuple(each for each in stall.ranks if self._waits(each))
         is_stuck = any(
             not each.moved and each.doing not in (Doing.IDLE, Doing.UNKNOWN) for each in stall.ranks
@@ -376,7 +470,10 @@ class _Search:
             stall=stall,
             culprits=culprits,
             waiting=waiting,
-            last=self._last(first.rank),
+            lost=tuple(
+                node for node in self._lost if {each.pid for each in culprits} & {*node.pids}
+            ),
+            last=last_samples(self._records, first.rank),
         )
 
     def _last_stall(self) -> Stall | None:
@@ -418,59 +515,25 @@ class _Search:
         """The ranks, of all or of these, whose processes had ended before the stall was seen."""
         present = {each.pid for each in stall.ranks}
         absent = {rank.rank.pid for rank in self._records.ranks} - present
+        died = [(each.rank, each.pid, each.unix_s) for each in self._records.seen.deaths]
+        for node in self._lost:
+            lost = zip(node.ranks, node.pids, strict=True)
+            died += [(rank, pid, node.last_heard_unix_s) for rank, pid in lost]
         return tuple(
-            Standing(death.rank, death.pid, Doing.UNKNOWN, self._steps_of(death.rank))
-            for death in self._records.seen.deaths
-            if death.unix_s < stall.seen_unix_s
-            and death.pid in absent
-            and (of is None or death.rank in of)
+            Standing(rank, pid, Doing.UNKNOWN, self._steps_of(rank))
+            for rank, pid, died_unix_s in died
+            if died_unix_s < stall.seen_unix_s and pid in absent and (of is None or rank in of)
         )
 
     def _steps_of(self, number: int, otherwise: int = 0) -> int:
         """A rank's complete steps as the summary numbers them; a ring counts aborted ones too."""
         rank = self._rank(number)
-        return otherwise if rank is None else _steps_taken(rank)
+        return otherwise if rank is None else steps_taken(rank)
 
     # What the records say of a rank
 
     def _rank(self, number: int) -> RankRecords | None:
         return next((rank for rank in self._records.ranks if rank.rank.rank == number), None)
-
-    def _last(self, rank: int) -> LastSamples:
-        samples = self._records.samples
-        if not samples:
-            return LastSamples()
-        shares = [
-            sample.host.ram_used_bytes / sample.host.ram_total_bytes
-            for sample in samples[-LAST_SAMPLES:]
-            if sample.host.ram_used_bytes is not None and sample.host.ram_total_bytes
-        ]
-        resident = [
-            process.rss_bytes
-            for sample in samples
-            for process in sample.processes
-            if process.rank == rank and process.rss_bytes is not None
-        ]
-        return LastSamples(
-            max(shares, default=None), resident[-1] if resident else None, oom_kills(samples)
-        )
-
-
-def last_step_unix_s(rank: RankRecords) -> float:
-    """When a rank's last complete step ended; 0 where it took none."""
-    complete = np.flatnonzero(~is_incomplete(rank.steps))
-    if not len(complete):
-        return 0.0
-    last = complete[-1]
-    return rank.rank.unix_s(int(rank.steps["start_ns"][last] + rank.steps["wall_ns"][last]))
-
-
-def _steps_taken(rank: RankRecords) -> int:
-    """The number of a rank's last complete step, as the summary numbers them."""
-    found = complete_steps(rank).index
-    if len(found):
-        return int(found[-1]) + 1
-    return rank.earlier_steps + int(rank.blocks["complete_steps"].sum())
 
 
 def _behind(waiting: Sequence[Standing]) -> tuple[Standing, ...]:
@@ -491,17 +554,8 @@ def _follows(report: FailureReport, first: FailureReport) -> bool:
     return report.phase == "communication" and report.unix_s > first.unix_s
 
 
-def _curve(rank: RankRecords) -> tuple[int, ...]:
-    peaks = rank.steps["allocated_bytes"]
-    return tuple(int(peak) for peak in peaks[peaks >= 0][-CURVE_STEPS:])
-
-
-def _samples(rank: RankRecords) -> int | None:
-    counted = rank.steps["samples"][rank.steps["samples"] > 0]
-    return int(counted[-1]) if len(counted) else None
-
-
-def _signal(status: int | None) -> int | None:
-    if status is None or not FIRST_SIGNAL_STATUS <= status <= LAST_SIGNAL_STATUS:
-        return None
-    return status - 128
+def _failed_samples(report: FailureReport, step_samples: int | None) -> int | None:
+    held = report.memory
+    if held is not None and held.batch_samples is not None:
+        return held.batch_samples
+    return None if report.phase == "evaluation" else step_samples

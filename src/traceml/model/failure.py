@@ -9,6 +9,8 @@ from enum import Enum
 from pathlib import PurePath
 from typing import Any
 
+from traceml.model.rank import Rank
+
 STACKS_SIGNAL_ABOVE_FIRST = 3
 """The realtime signal for a rank's stacks is SIGRTMIN plus this: the C library and debuggers use
 the first ones, and SIGUSR1 and SIGUSR2 belong to batch systems and users."""
@@ -29,6 +31,19 @@ class MemoryAtFailure:
     parameter_bytes: int | None = None
     gradient_bytes: int | None = None
     optimizer_bytes: int | None = None
+    batch_samples: int | None = None
+    """Of the batch that did not fit: in a step with several, one of them."""
+    input_elements: int | None = None
+    """Of the first tensor that the model was called with."""
+    is_graph_kept: bool = False
+    """The model was in evaluation mode, and autograd kept what a backward pass needs."""
+    resident_bytes: int | None = None
+    """What the process held of the host's memory."""
+    limited_by: str | None = None
+    """What allows the process no more than `total_bytes` (`RLIMIT_AS`); `None` where it has no
+    limit of its own below the machine's memory."""
+    machine_bytes: int | None = None
+    """The memory of the whole machine."""
 
     @property
     def activation_bytes(self) -> int | None:
@@ -84,6 +99,12 @@ class Death:
     unix_s: float
     status: int | None = None
     """As a shell would report it; `None` where its parent had collected it already."""
+    hostname: str = ""
+    """Its machine; empty where that is not known."""
+
+    def is_of(self, rank: Rank) -> bool:
+        """Whether this rank's process ended."""
+        return self.pid == rank.pid and self.hostname in ("", rank.hostname)
 
 
 class Doing(str, Enum):

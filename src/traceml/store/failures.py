@@ -39,13 +39,14 @@ def write_seen(folder: Path, seen: AgentSaw) -> None:
     write_atomically(folder / SEEN, msgspec.json.encode(seen))
 
 
-def read_seen(folder: Path) -> AgentSaw:
-    """Returns what the agent observed; empty where nothing was wrong, or the file cannot be
-    read."""
+def read_seen(folder: Path, machine: str = "") -> AgentSaw:
+    """Returns what the agent of a machine observed; empty where nothing was wrong, or the file
+    cannot be read."""
     try:
-        return _decoder.decode(read_regular(folder / SEEN))
+        seen = _decoder.decode(read_regular(folder / SEEN))
     except (OSError, *UNDECODABLE):
         return NOTHING_SEEN
+    return replace(seen, deaths=tuple(replace(each, hostname=machine) for each in seen.deaths))
 
 
 def with_final_ranks(seen: AgentSaw, ranks: dict[int, int]) -> AgentSaw:

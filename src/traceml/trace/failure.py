@@ -38,6 +38,7 @@ from traceml.model.failure import (
 from traceml.model.launcher_place import has_rank, place_in_environment, restart_count
 from traceml.model.secrets import masked_message
 from traceml.trace.footprint import footprint
+from traceml.trace.host_memory import host_memory
 from traceml.trace.interruptions import PACKAGE, is_interruption, variables_of
 from traceml.trace.marks import write_mark
 from traceml.trace.module_names import own_name, unwrapped
@@ -45,6 +46,7 @@ from traceml.trace.place import is_helper
 from traceml.trace.traceback_text import MAX_LETTERS, traceback_text
 
 if TYPE_CHECKING:
+    from traceml.trace.failed_batch import BatchReader
     from traceml.trace.session import Session
 
 MAX_NOTED = 16
@@ -75,6 +77,8 @@ _ONLY_IN = {
     "/torch/serialization.py": ("save", "_save", "_legacy_save"),  # to load is not to save
 }
 """The functions of a file of torch's that belong to its phase, where not all do."""
+_WITH_BATCH = ("forward", "backward", "evaluation")
+"""The phases that work on a batch."""
 _PARAMETER_AT = ("p", "param")
 """What torch's optimizers call the parameter that they are at."""
 _CALLS = ("__call__", "_wrapped_call_impl", "_call_impl", "forward", "training_step")
@@ -102,11 +106,15 @@ class Failures:
         """Writes what each layer holds in a step, where the deep profile is on."""
         self._models: Callable[[], list[Any]] = list
         self._optimizers: Callable[[], list[Any]] = list
+        self._batch: BatchReader | None = None
         self.forget()
 
     def follow(self, models: Callable[[], list[Any]], optimizers: Callable[[], list[Any]]) -> None:
         """Where to ask for the models and optimizers of this process; none is kept alive."""
+        from traceml.trace.failed_batch import BatchReader  # by now torch is there
+
         self._models, self._optimizers = models, optimizers
+        self._batch = BatchReader(self._session.recorder)
 
     def forget(self) -> None:
         """Begin anew: in a forked child the parent's failures are not ours."""
@@ -204,7 +212,7 @@ class Failures:
         walk = _walk(error, phase)
         report = describe(error, walk, is_handled)
         if report.memory is not None:
-            report = replace(report, memory=self._memory(report, walk.root))
+            report = replace(report, memory=self._memory(report, walk))
         module = None if walk.module is None else self._name(walk.module, walk.root)
         if module is None and report.phase == "optimizer" and walk.parameter is not None:
             module = self._owner(walk.parameter)
@@ -255,15 +263,26 @@ class Failures:
                     return own_name(name)
         return None
 
-    def _memory(self, report: FailureReport, root: Any) -> MemoryAtFailure:
-        """What the exception says, and what the models of this process hold."""
-        roots = self._models() or ([] if root is None else [root])
+    def _memory(self, report: FailureReport, walk: _Walk) -> MemoryAtFailure:
+        """What the exception says, what the models of this process hold, and the batch."""
+        roots = self._models() or ([] if walk.root is None else [walk.root])
         found = footprint(roots, self._optimizers())
         is_host = is_host_memory(report.error, report.message)
-        said = amounts_in(report.message)
-        return MemoryAtFailure(
-            is_host=is_host, **{**found.allocator(is_host), **said}, **found.held()
-        )
+        known: dict[str, Any] = found.allocator(is_host) | amounts_in(report.message)
+        known |= found.held() | self._failed_batch(report, walk)
+        if is_host:
+            known |= host_memory(known.get("tried_bytes"))
+        return MemoryAtFailure(is_host=is_host, **known)
+
+    def _failed_batch(self, report: FailureReport, walk: _Walk) -> dict[str, Any]:
+        """How large the batch was, by name as a report has it."""
+        if self._batch is None or report.phase not in _WITH_BATCH:
+            return {}
+        # Once the exception has left the script's `no_grad()`, nobody can say.
+        is_graph_kept = report.is_handled and self._batch.is_graph_kept(walk.root)
+        is_evaluation = is_graph_kept or report.phase == "evaluation"
+        batch = self._batch.read(walk.call, is_evaluation)
+        return {**batch._asdict(), "is_graph_kept": is_graph_kept}
 
 
 def describe(
@@ -277,7 +296,8 @@ def describe(
         name, text = type(each).__name__, _text(each)
         if is_out_of_memory(name, text):
             kind, message = name, text
-            memory = MemoryAtFailure(is_host_memory(name, text), **amounts_in(text))
+            said: dict[str, Any] = amounts_in(text)
+            memory = MemoryAtFailure(is_host=is_host_memory(name, text), **said)
             break
     return FailureReport(
         rank=0,
@@ -313,6 +333,8 @@ class _Walk:
     def __init__(self, traceback: TracebackType | None, phase: str | None = None) -> None:
         self.phase = phase
         self.root: Any = None
+        self.call: FrameType | None = None
+        """The frame in which the outermost module was called."""
         self.module: Any = None
         self.parameter: Any = None
         """The one that an optimizer was at, where it goes through them one by one."""
@@ -335,8 +357,8 @@ class _Walk:
         if self._is_called and kind is not None and issubclass(type(owner), kind):
             self.module = owner
             if self.root is None:
-                self.root = owner
-            if self.phase in (None, "optimizer"):  # a closure's forward inside the optimizer
+                self.root, self.call = owner, frame
+            if self.phase in (None, "optimizer", "closure"):  # its forward inside the optimizer
                 self.phase = "forward"
         if found == "optimizer":
             at = [name for name in _PARAMETER_AT if name in code.co_varnames]

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from traceml.trace.compiling import is_compiling
+from traceml.trace.gpu import on_stream
 from traceml.trace.interruptions import drop_our_frames, is_interruption
 from traceml.trace.recorder import IN_C
 from traceml.trace.session import Session
@@ -41,13 +42,12 @@ lives longer than it did before: there a copy of the loss is kept, and not the l
 _modes_watching: Any = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 0)
 _function_modes: Any = getattr(torch._C, "_len_torch_function_stack", lambda: 0)
 _Tensor = torch.Tensor
-# The methods as torch has them: those of `Tensor` may be wrapped, by us too.
-_item: Any = torch._C.TensorBase.item
-_copy: Any = torch._C.TensorBase.copy_
-_clone: Any = torch._C.TensorBase.clone
-_detach: Any = torch._C.TensorBase.detach
-_numel: Any = torch._C.TensorBase.numel
-_device_of: Any = torch._C.TensorBase.get_device
+TENSOR_OF_TORCH: Any = torch.Tensor.__base__
+"""It has the methods as torch has them: those of `Tensor` may be wrapped, by us too. (torch 2.1 has
+another name for it.)"""
+_item, _copy, _clone = TENSOR_OF_TORCH.item, TENSOR_OF_TORCH.copy_, TENSOR_OF_TORCH.clone
+_detach, _numel = TENSOR_OF_TORCH.detach, TENSOR_OF_TORCH.numel
+_device_of = TENSOR_OF_TORCH.get_device
 _stream_number: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)
 
 
@@ -82,7 +82,7 @@ class Losses:
 
     def __init__(self, session: Session) -> None:
         self.on_device = _OnDevice()
-        self._read_with_care = session.guard(self._look_at)
+        self._read_with_care = session.guard(self._loss_among)
         self._recorder = session.recorder
         self._stream: Any = None
         """The stream of the last loss."""
@@ -148,7 +148,7 @@ class Losses:
         recorder.loss_number, recorder.loss_step = number, step
         return number
 
-    def _look_at(self, tensors: Any) -> float | int | None:
+    def _loss_among(self, tensors: Any) -> float | int | None:
         if isinstance(tensors, (list, tuple)) and len(tensors) == 1:
             tensors = tensors[0]
         # Subclasses may do anything when asked for their value: a DTensor communicates.
@@ -239,7 +239,7 @@ class Losses:
         # complex number comes: of its kind none was ever sent for.)
         if loss._version != version or loss.dtype not in self.on_device.hosts:
             return False
-        with torch.cuda.stream(self._stream):
+        with on_stream(self._stream):
             self._send_for(loss, awaited)
         return True
 
@@ -294,6 +294,14 @@ def _owns_its_memory(loss: torch.Tensor) -> bool:
     if loss._base is None and loss.requires_grad:
         return True  # no view: only of a tensor without a graph that cannot be told
     return loss.untyped_storage().nbytes() <= MAX_KEPT_BYTES
+
+
+def number_on_host(loss: Any) -> float | None:
+    """The value of a loss that lies on the host; `None` for one that would have to be waited for,
+    and for what is no loss."""
+    if _modes_watching() or _function_modes() or type(loss) is not _Tensor or not loss.is_cpu:
+        return None
+    return _number(loss)
 
 
 def _number(tensor: torch.Tensor) -> float | None:

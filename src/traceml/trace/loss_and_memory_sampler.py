@@ -38,6 +38,8 @@ class LossAndMemorySampler:
         if arrived is not None:
             loss, number = arrived
             self._recorder.note_loss(number, loss)
+            for callback in self._session.on_loss_arrived:
+                callback(loss)
 
     def _look_at_last_loss(self) -> None:
         """The process ends: read the losses that are still on the device, if it answers soon."""

@@ -52,6 +52,29 @@ def test_must_fire(run: RunRecords, rank: int) -> None:
 
 
 @pytest.mark.parametrize(
+    ("deaths", "is_named"),
+    [
+        pytest.param([(1, 1), (0, 1)], True, id="it left first"),
+        pytest.param([(0, 1), (1, 1)], True, id="its death was seen later"),
+        pytest.param([(1, 143), (0, 1)], False, id="the launcher ended it"),
+        pytest.param([(1, 0), (0, 1)], False, id="it ended well"),
+        pytest.param([(0, 1)], False, id="nothing is known of it"),
+    ],
+)
+def test_a_rank_that_left_without_an_exception_is_named(
+    deaths: list[tuple[int, int]], is_named: bool
+) -> None:
+    """`sys.exit(1)` on one rank: the others only see that it has gone."""
+    lost = report(0, "RuntimeError", LOST_PEER)
+    run = said_goodbye(with_deaths(failed(lost, ranks=2), *deaths), 1)
+    finding = exception.check(gather(run))
+    assert finding is not None
+    named = "rank 1 ended with exit status 1 by itself, with no exception"
+    assert (named in finding.action) == is_named
+    assert ("none of the traced ranks failed before" in finding.action) != is_named
+
+
+@pytest.mark.parametrize(
     "run",
     [
         pytest.param(make_run(), id="ended well"),

@@ -69,13 +69,18 @@ def test_must_stay_silent(first, last):
 
 
 def test_a_gradient_that_is_lost_while_the_loss_is_finite():
-    run = with_norms([1.0] * 19 + [INF], [1.0] * 20, of_library=frozenset({2}))
+    norms = [1.0] * 19 + [INF], [1.0] * 20
+    losses = with_loss([1.0] * 20)
+    run = with_norms(*norms, run=losses, of_library=frozenset({2}))
     finding = exploding_gradients.check(gather(run))
     assert finding.severity is Severity.WARNING
-    assert finding.claim == (
-        "The gradient was first not finite in the backward pass of layer first (Module), in step "
-        "20, after that of last, which was finite. The loss was still finite."
+    claim = (
+        "The gradient first became NaN or infinite in the backward pass of layer first (Module), "
+        "in step 20, after that of last, which was finite."
     )
+    assert finding.claim == f"{claim} The loss was still finite."
+    unseen = exploding_gradients.check(gather(with_norms(*norms, of_library=frozenset({2}))))
+    assert unseen.claim == claim  # of a loss that nobody saw nothing is said
 
 
 def test_a_scaler_that_is_about_to_skip_the_last_step_is_silent():
@@ -91,7 +96,7 @@ def lost(**more):
 def test_a_loss_that_is_lost_names_the_layer_that_lost_it():
     finding = non_finite_loss.check(gather(lost(bad_layers=(BadLayer(20, 2),))))
     assert finding.severity is Severity.CRITICAL
-    assert "Layer act (Module) was the first to return a value that is not finite" in finding.claim
+    assert "Layer act (Module) was the first to return NaN or infinite values" in finding.claim
     assert finding.evidence["bad_layer"] == "act" and finding.evidence["bad_phase"] == "forward"
     assert finding.action.startswith("Look at what act computes in forward")
 
@@ -100,7 +105,7 @@ def test_activations_seen_after_the_gradients_were_lost_name_no_layer():
     seen = LayerNumbers((21,), np.full((1, 4), INF))
     finding = non_finite_loss.check(gather(lost(largest=seen)))
     assert finding.evidence["bad_step"] == 20 and finding.evidence["bad_layer"] is None
-    assert "Every layer's gradient was not finite from step 20 on" in finding.claim
+    assert "Every layer's gradient was NaN or infinite from step 20 on" in finding.claim
 
 
 def test_activations_of_the_step_itself_name_the_first_layer_in_the_order_of_return():

@@ -152,3 +152,49 @@ def test_the_step_of_a_logged_loss_is_called_so() -> None:
     assert finding is not None
     assert "at logged step 9,300 and came back" in finding.claim
     assert finding.evidence["numbering"] == "logged"
+
+
+@pytest.mark.parametrize(
+    ("after", "said"),
+    [
+        pytest.param([1.0] * 20, " and came back.", id="usual values follow"),
+        pytest.param([np.nan] * 20, ", and then became NaN or infinite.", id="it is lost"),
+        pytest.param([np.nan] * 3 + [1.0] * 20, " and came back.", id="lost, and then back"),
+        pytest.param([60.0] * 12 + [np.nan] * 5, "became NaN or infinite.", id="high, then lost"),
+        pytest.param([60.0] * 2, ", and there the run ended.", id="the run ends"),
+        pytest.param([60.0] * 20, " and stayed there.", id="it stays"),
+    ],
+)
+def test_it_came_back_only_where_usual_values_follow(after: list[float], said: str) -> None:
+    values = np.concatenate([smooth(noise=0), [50.0], after])
+    finding = loss_spike.check(gather(with_loss(values)))
+    assert finding is not None and finding.claim.endswith(said), finding
+
+
+def test_a_loss_that_begins_anew_with_an_attempt_is_no_spike() -> None:
+    """It had all but vanished before the ranks were started again without a checkpoint."""
+    vanishing = 4.0 * np.exp(-np.arange(300) / 100)
+    run = with_loss(np.concatenate([vanishing, vanishing]))
+    assert loss_spike.check(gather(run)) is not None
+    assert loss_spike.check(gather(replace(run, attempt_firsts=(0, 300)))) is None
+
+
+def test_a_jump_that_an_attempt_ended_with_did_not_stay() -> None:
+    diverged, good = with_jump(smooth(), 300, 6, 100), smooth()
+    run = with_loss(np.concatenate([diverged, good]))
+    finding = loss_spike.check(gather(replace(run, attempt_firsts=(0, 400))))
+    assert finding is not None
+    assert finding.severity is Severity.INFO
+    assert "at step 301 and stayed there until the ranks were started again" in finding.claim
+
+
+@pytest.mark.parametrize("ranks", [1, 4])
+def test_a_logged_loss_whose_steps_begin_again_is_no_spike(ranks: int) -> None:
+    vanishing = 4.0 * np.exp(-np.arange(300) / 100)
+    side_by_side = [(step, vanishing[step]) for step in range(300) for _ in range(ranks)]
+    if ranks > 1:  # one of them logs a step behind
+        behind = [side_by_side[max(0, at - ranks)] for at in range(1, len(side_by_side), ranks)]
+        side_by_side[1::ranks] = behind
+    history = tuple(side_by_side * 2)
+    metric = LoggedMetric("loss", len(history), 0, 0, 4, 1, 0, 299, history=history)
+    assert loss_spike.check(gather(replace(make_run(), metrics=(metric,)))) is None

@@ -154,6 +154,39 @@ def test_the_claim_says_how_fast_since_when_and_how_long_it_can_go_on() -> None:
     assert re.search(r"leaves 2\.\d MiB", finding.action)
 
 
+def test_a_limit_of_the_process_that_is_met_first_is_what_is_full() -> None:
+    """24 GiB are left on the host, 3 GiB of the process's address space."""
+
+    def limited(limit_gib: int, **host_fields: int) -> Finding:
+        run = host(lambda x, rank: 500 + 2 * x, noise=0)
+        samples = tuple(
+            replace(
+                sample,
+                host=replace(sample.host, **host_fields),
+                processes=tuple(
+                    replace(
+                        process,
+                        address_space_bytes=5 * GIB,
+                        address_space_limit_bytes=limit_gib * GIB,
+                    )
+                    for process in sample.processes
+                ),
+            )
+            for sample in run.samples
+        )
+        return fires(replace(run, samples=samples))
+
+    finding = limited(8)
+    assert finding.evidence["full_in_s"] == pytest.approx(3 * GIB / (2 * MIB / 0.037), rel=0.1)
+    assert finding.evidence["limited_by"] == "RLIMIT_AS"
+    said = "the 8.00 GiB of address space that RLIMIT_AS (ulimit -v) allows are full in"
+    assert said in finding.claim
+    finding = limited(64)
+    assert finding.evidence["limited_by"] is None and "memory is full in 7 min" in finding.claim
+    full = limited(8, ram_used_bytes=32 * GIB, ram_total_bytes=32 * GIB)
+    assert full.evidence["limited_by"] is None and full.evidence["full_in_s"] == 0
+
+
 def test_a_gpu_fills_up_by_its_own_rank() -> None:
     finding = fires(gpu(lambda x, rank: 10_000 + 4 * x, ranks=2))
     full_s = finding.evidence["full_in_s"]

@@ -124,8 +124,8 @@ def test_a_gradient_norm_is_not_called_a_loss() -> None:
     finding = non_finite_loss.check(gather(with_metrics(logged("loss", [1.0] * 100), norm)))
     assert finding is not None
     assert finding.claim == (
-        "The gradient norm grad_norm was not finite in 2 of 100 values, first at logged step 1; "
-        "the loss stayed finite."
+        "The gradient norm grad_norm was NaN or infinite in 2 of 100 values, first at logged step "
+        "1; the loss stayed finite."
     )
 
 
@@ -133,8 +133,8 @@ def test_a_loss_that_recovered_and_was_lost_again_is_told_from_its_last_stretch(
     finding = non_finite_loss.check(gather(with_loss([1.0, NAN, 2.0, 3.0, NAN, NAN])))
     assert finding is not None
     assert finding.claim == (
-        "loss is not finite from step 5 on (it was 3 before). It had been so earlier, first at "
-        "step 2, and recovered (3 values in all)."
+        "loss is NaN or infinite from step 5 on (it was 3 before). It had been so earlier, first "
+        "at step 2, and recovered (3 values in all)."
     )
     assert (finding.evidence["first_step"], finding.evidence["earliest_step"]) == (5, 2)
 
@@ -161,27 +161,28 @@ def test_the_scripts_own_step_numbers_are_named_and_not_compared_with_the_tracer
     [
         pytest.param(
             with_loss([1.257] * 3 + [INF] * 27),
-            "loss is not finite from step 4 on (it was 1.257 before).",
+            "loss is NaN or infinite from step 4 on (it was 1.257 before).",
             id="every loss was read",
         ),
         pytest.param(
             with_loss([1.257, 1.257, INF], every=50),
-            "loss became non-finite between step 51 (1.257) and step 101, and stayed so.",
+            "loss became NaN or infinite between step 51 (1.257) and step 101, and stayed so.",
             id="every fiftieth was read",
         ),
         pytest.param(
             with_loss([1.257, 1.257, INF], every=50, lag=3),
-            "loss became non-finite between step 51 (1.257) and step 101, and stayed so.",
+            "loss became NaN or infinite between step 51 (1.257) and step 101, and stayed so.",
             id="every fiftieth was read, and came three steps later",
         ),
         pytest.param(
             with_loss([NAN] * 30),
-            "loss is not finite from step 1 on: no finite value was seen before.",
+            "loss is NaN or infinite from step 1 on: no finite value was seen before.",
             id="it never was",
         ),
         pytest.param(
             with_loss([2.5, NAN, 2.0], every=50),
-            "loss was not finite between step 1 (2.5) and step 51; it recovered (1 value in all).",
+            "loss was NaN or infinite between step 1 (2.5) and step 51; "
+            "it recovered (1 value in all).",
             id="it recovered",
         ),
     ],
@@ -201,7 +202,7 @@ def test_the_first_that_was_lost_is_known_though_its_step_is_folded() -> None:
     rank = replace(rank, earlier_steps=1000, losses=known)
     finding = non_finite_loss.check(gather(replace(run, ranks=(rank,))))
     assert finding is not None
-    assert finding.claim == "loss is not finite from step 3 on (it was 2.5 before)."
+    assert finding.claim == "loss is NaN or infinite from step 3 on (it was 2.5 before)."
     assert (finding.evidence["first_step"], finding.evidence["last_finite_step"]) == (3, 2)
 
 

@@ -142,6 +142,19 @@ def test_few_saved_activations_are_not_worth_checkpointing() -> None:
     assert "checkpointing of" not in found(run).action
 
 
+@pytest.mark.parametrize(("asked_gib", "is_outsized"), [(200, True), (100, False)])
+def test_a_tensor_far_larger_than_all_layers_is_looked_at_first(
+    asked_gib: int, is_outsized: bool
+) -> None:
+    """All layers hold 15 GiB and keep 1 GiB: what checkpointing saves of that changes nothing."""
+    held = MemoryAtFailure(is_host=True, tried_bytes=asked_gib * GIB)
+    failure = report(0, "RuntimeError", "can't allocate memory", module="blocks.1", memory=held)
+    action = found(with_deep_profile(failed(failure, sampled_s=0), 1.0)).action
+    said = "One tensor is 12 times what all layers hold and keep for backward"
+    assert action.startswith(said) is is_outsized
+    assert "checkpointing of" not in action
+
+
 def test_a_snapshot_is_named() -> None:
     saved = replace(full(), snapshot="memory-snapshot-7.pickle")
     assert "memory-snapshot-7.pickle in the run folder" in found(failed(saved, gpu=True)).action
@@ -175,3 +188,119 @@ def test_a_module_that_filled_the_memory_is_what_to_mend(
     assert (said in finding.claim) is is_named
     assert finding.action.startswith("Empty kept of blocks.2 (Block)") is is_named
     assert ("batch" in finding.action) is not is_named
+
+
+def ran_out(tried_gib: float, **more: object) -> FailureReport:
+    """Memory of the host ran out in a layer; a step has 32 samples."""
+    phase = more.pop("phase", "forward")
+    held = MemoryAtFailure(is_host=True, tried_bytes=int(tried_gib * GIB), **more)
+    return report(0, "RuntimeError", "can't allocate memory", memory=held, phase=phase)
+
+
+def measured(run: RunRecords, elements: int | None = 320) -> RunRecords:
+    """Blocks that keep 1 GiB for backward of a batch of 32, of ten elements a sample."""
+    run = with_deep_profile(run, 1.0)
+    (layers,) = run.layers
+    return with_layers(run, replace(layers, input_elements=elements))
+
+
+def test_a_batch_that_did_not_fit_in_validation_is_the_one_to_make_smaller() -> None:
+    failure = ran_out(16, phase="evaluation", batch_samples=1024, input_elements=10_240)
+    finding = found(measured(failed(failure)))
+    assert finding.action == "Try a validation batch of 512 (it was 1,024)."
+    assert "for backward" not in finding.claim
+    evidence = finding.evidence
+    assert (evidence["samples_per_step"], evidence["failed_batch"]) == (32, 1024)
+    assert evidence["saved_bytes"] == 0
+
+
+def test_a_validation_batch_that_is_not_known_is_not_taken_for_trainings() -> None:
+    finding = found(measured(failed(ran_out(300, phase="evaluation"), sampled_s=0)))
+    assert finding.action == "Try half the validation batch."
+    assert finding.evidence["suggested_batch"] is None
+
+
+def test_a_tensor_too_large_for_any_layer_is_looked_at_in_validation_too() -> None:
+    failure = ran_out(1000, phase="evaluation", batch_samples=32, input_elements=320)
+    action = found(measured(failed(failure, sampled_s=0))).action
+    assert action.startswith("One tensor is 62 times what all")
+    assert found(measured(failed(failure))).action.startswith(
+        "One tensor is more than all there is"
+    )
+
+
+@pytest.mark.parametrize("elements", [320, None])
+def test_what_is_kept_for_backward_goes_with_the_batch(elements: int | None) -> None:
+    """Eight times the batch keeps eight times as much, by its elements or by its samples."""
+    failure = ran_out(2, batch_samples=256, input_elements=2560)
+    finding = found(measured(failed(failure), elements))
+    said = "By layer, for a batch of 256: head 15.0 GiB, blocks.*.mlp (×4) 8.00 GiB (8.00 GiB of it"
+    assert said in finding.claim
+    assert "saves up to 6.00 GiB of 8.00 GiB" in finding.action
+    assert "Try a batch of 128 (it was 256)" in finding.action
+
+
+def test_a_step_of_several_batches_is_not_compared_with_one_of_them() -> None:
+    finding = found(measured(failed(ran_out(2, batch_samples=8)), None))
+    assert "By layer: head 15.0 GiB, blocks.*.mlp (×4) 1.00 GiB" in finding.claim
+    assert "Try a batch of 4 (it was 8)" in finding.action
+
+
+def test_an_evaluation_that_keeps_a_graph_is_told_to_keep_none() -> None:
+    failure = ran_out(2, batch_samples=256, input_elements=2560, is_graph_kept=True)
+    assert "torch.no_grad()" in found(measured(failed(failure))).action
+    assert "torch.no_grad()" not in found(measured(failed(ran_out(2)))).action
+
+
+AS_LIMIT = {
+    "total_bytes": 16 * GIB,
+    "free_bytes": GIB // 2,
+    "resident_bytes": 9 * GIB,
+    "limited_by": "RLIMIT_AS",
+    "machine_bytes": 32 * GIB,
+}
+
+
+def resident(run: RunRecords, gib: float) -> RunRecords:
+    return map_steps(
+        run, lambda steps, rank: steps["rss_bytes"].__setitem__(slice(None), int(gib * GIB))
+    )
+
+
+def test_on_the_host_the_limit_and_what_the_process_had_are_told() -> None:
+    finding = found(resident(failed(ran_out(1, **AS_LIMIT)), 3))
+    said = "with 512.0 MiB free of the 16.0 GiB of address space that RLIMIT_AS (ulimit -v) allows."
+    assert said in finding.claim
+    assert "The process had 9.00 GiB resident, 6.00 GiB more than in the steps before." in (
+        finding.claim
+    )
+    assert "Where RLIMIT_AS is lower than is meant, raise it." in finding.action
+    assert finding.evidence["taken_bytes"] == 6 * GIB
+
+
+def test_the_batch_to_try_on_the_host_fits_into_the_limit() -> None:
+    """9.5 GiB are there without the batch: 5.22 GiB of 16 are left for what took 7 of them, or with
+    the deep profile, which counted 24 and the tensor, for 25."""
+    few = {"batch_samples": 256, "input_elements": 2560, **AS_LIMIT}
+    run = resident(failed(ran_out(1, **few)), 3)
+    assert found(run).evidence["suggested_batch"] == 128
+    deep = with_deep_profile(run, 24.0)
+    (layers,) = deep.layers
+    deep = with_layers(deep, replace(layers, input_elements=2560))
+    assert found(deep).evidence["suggested_batch"] == int(256 * (0.92 * 16 - 9.5) / 25)
+    assert found(resident(run, 12)).evidence["suggested_batch"] == 1  # the limit was full before
+
+
+@pytest.mark.parametrize(
+    ("machine_gib", "words"),
+    [(24, "asked for 1.00 GiB of 24.0 GiB."), (64, "of 24.0 GiB that its cgroup allows.")],
+)
+def test_without_a_limit_of_its_own_the_total_is_what_the_job_has(
+    machine_gib: int, words: str
+) -> None:
+    run = failed(ran_out(1, machine_bytes=machine_gib * GIB))
+    samples = tuple(
+        replace(sample, host=replace(sample.host, ram_total_bytes=24 * GIB))
+        for sample in run.samples
+    )
+    assert words in found(replace(run, samples=samples)).claim.replace("the 24", "24")

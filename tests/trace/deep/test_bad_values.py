@@ -14,6 +14,7 @@ from tests.trace.deep.test_bursts import Parts, train
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from traceml.diagnose.failure_words import bad_value_advice, bad_value_sentence
 from traceml.facts.gradients import gradient_facts
 from traceml.store.layer_records import read_layers
 from traceml.trace import autograd_graph
@@ -437,7 +438,7 @@ def test_what_a_hook_has_packed_is_left_alone(traced):
     assert found["phase"] == "backward" and found["module"] in (None, "block.inner")
 
 
-def test_norms_are_measured_as_often_as_their_share_of_the_time_allows(traced, monkeypatch):
+def test_norms_are_measured_as_often_as_their_share_of_the_time_allows(begin_deep, monkeypatch):
     """On a clock on which a step takes a second, measuring its norms a twentieth of one, and
     reading them another."""
     now = [0]
@@ -450,21 +451,17 @@ def test_norms_are_measured_as_often_as_their_share_of_the_time_allows(traced, m
         now[0] += 950_000_000
 
     monkeypatch.setattr(gradient_norms, "perf_counter_ns", clock)
-    traced.session.begin_deep_profile()
+    deep = begin_deep()
     train(Parts(one=nn.Linear(4, 4)), steps=400, beside=pass_time)
-    traced.finish()
-    (found,) = read_layers(traced.folder)
-    assert len(found.norms.steps) == pytest.approx(400 * gradient_norms.NORMS_SHARE / 0.1, abs=1)
+    assert len(deep().norms.steps) == pytest.approx(400 * gradient_norms.NORMS_SHARE / 0.1, abs=1)
 
 
-def test_the_first_step_that_can_be_measured_is(traced, monkeypatch):
+def test_the_first_step_that_can_be_measured_is(begin_deep, monkeypatch):
     """In the one before it no model is known: looking for it in vain may not use up the budget."""
     monkeypatch.setattr(gradient_norms, "NORMS_SHARE", 1e-12)
-    traced.session.begin_deep_profile()
+    deep = begin_deep()
     train(Parts(one=nn.Linear(4, 4)), steps=6)
-    traced.finish()
-    (found,) = read_layers(traced.folder)
-    assert found.norms.steps == (2,)
+    assert deep().norms.steps == (2,)
 
 
 def test_of_a_long_run_the_first_and_the_last_norms_are_kept_and_ever_fewer_between(
@@ -533,6 +530,142 @@ def test_parameters_that_a_lost_gradient_has_spoiled_tell_which_layer_lost_it(tr
     (found,) = read_layers(traced.folder)
     bad = bad_value(found)
     assert (bad.step, bad.phase, bad.layer) == (BAD_STEP, "backward", "block.planted")
+
+
+def test_parameters_that_are_all_lost_to_clipping_name_no_layer(traced, monkeypatch):
+    """A clipped norm that is lost is in every gradient: nothing tells whose it was."""
+    monkeypatch.setattr(gradient_norms, "NORMS_SHARE", 0.0)  # no norm of that step is measured
+    traced.session.begin_deep_profile()
+    model = with_planted(NanBackward(BAD_STEP))
+    train(model, steps=16, beside=lambda: nn.utils.clip_grad_norm_(model.parameters(), 1.0))
+    traced.finish()
+    (found,) = read_layers(traced.folder)
+    bad = bad_value(found)
+    assert (bad.step, bad.phase, bad.layer) == (BAD_STEP, "backward", None)
+    assert bad.is_of_parameters
+    assert bad_value_sentence(bad) == (
+        f"Parameters were NaN or infinite after step {BAD_STEP}, whose gradients were not "
+        "measured: a gradient or the update had become so."
+    )
+
+
+def train_until_parameters_are_lost(model, spoil):
+    """Trains, and calls a function with the optimizer in the step in which it does so."""
+    torch.manual_seed(0)
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    for step in range(1, 17):
+        optimizer.zero_grad()
+        model(torch.randn(2, 4)).square().mean().backward()
+        if step == BAD_STEP:
+            spoil(optimizer)
+        optimizer.step()
+
+
+def test_parameters_that_the_script_spoils_are_not_laid_to_a_gradient(deep):
+    model = with_planted(nn.Identity())
+
+    def spoil(optimizer):
+        with torch.no_grad():
+            model.block.inner.weight[1, 2] = math.nan
+
+    train_until_parameters_are_lost(model, spoil)
+    bad = bad_value(deep())
+    assert (bad.step, bad.phase, bad.layer) == (BAD_STEP, "optimizer", "block.inner")
+    assert bad_value_sentence(bad) == (
+        f"Parameters of layer block.inner (Linear) were NaN or infinite after step {BAD_STEP}, "
+        "although every gradient of it was finite: the optimizer's update made them so, or code "
+        "that writes to parameters."
+    )
+
+
+def test_a_frozen_layer_whose_parameters_are_lost_has_no_gradient_to_blame(deep):
+    model = with_planted(nn.Identity())
+    model.block.inner.requires_grad_(False)
+
+    def spoil(optimizer):
+        model.block.inner.weight[1, 2] = math.nan
+
+    train_until_parameters_are_lost(model, spoil)
+    bad = bad_value(deep())
+    assert (bad.step, bad.phase, bad.layer) == (BAD_STEP, "optimizer", "block.inner")
+
+
+def test_an_update_that_spoils_all_parameters_is_no_layer_s(deep):
+    def spoil(optimizer):
+        optimizer.param_groups[0]["lr"] = math.inf
+
+    train_until_parameters_are_lost(with_planted(nn.Identity()), spoil)
+    bad = bad_value(deep())
+    assert (bad.step, bad.phase, bad.layer) == (BAD_STEP, "optimizer", None)
+
+
+def test_frozen_parameters_that_are_lost_where_no_norm_was_measured(traced, monkeypatch):
+    """Nothing is said of gradients that nobody measured."""
+    monkeypatch.setattr(gradient_norms, "NORMS_SHARE", 0.0)
+    traced.session.begin_deep_profile()
+    model = with_planted(nn.Identity())
+    model.block.inner.requires_grad_(False)
+
+    def spoil(optimizer):
+        model.block.inner.weight[1, 2] = math.nan
+
+    train_until_parameters_are_lost(model, spoil)
+    traced.finish()
+    (found,) = read_layers(traced.folder)
+    bad = bad_value(found)
+    assert (bad.step, bad.phase, bad.layer) == (BAD_STEP, "optimizer", "block.inner")
+    assert bad_value_sentence(bad) == (
+        f"Parameters of layer block.inner (Linear) were NaN or infinite after step {BAD_STEP}; "
+        "they have no gradient: code that writes to parameters made them so."
+    )
+
+
+def test_parameters_that_are_lost_before_the_first_step_are_no_step_s(deep):
+    model = with_planted(nn.Identity())
+    with torch.no_grad():
+        model.block.inner.weight[1, 2] = math.nan
+    train(model, steps=16)
+    bad = bad_value(deep())
+    assert (bad.step, bad.phase, bad.layer) == (1, "start", "block.inner")
+    assert bad.finite_step is None
+    assert bad_value_sentence(bad) == (
+        "Parameters of layer block.inner (Linear) were NaN or infinite before the first step: no "
+        "step made them so."
+    )
+    advice = bad_value_advice(bad, "")
+    assert advice is not None and "the weights that were loaded" in advice
+
+
+def test_a_first_loss_that_nothing_explains_is_no_later_layer_s(deep):
+    """No step has shown yet to which layer an operation without parameters belongs."""
+    train(with_planted(Overflows(1)), steps=16)
+    bad = bad_value(deep())
+    assert (bad.step, bad.phase, bad.layer) == (1, "forward", None)
+    assert bad_value_sentence(bad) == (
+        "The loss of step 1 was NaN or infinite; no layer is known to have caused it: the loss "
+        "function itself may have."
+    )
+    advice = bad_value_advice(bad, "")
+    assert advice is not None and "loss function" in advice and "anomaly" not in advice
+
+
+def test_a_loss_whose_own_backward_is_lost_is_no_layer_s(deep):
+    model = with_planted(nn.Identity())
+    torch.manual_seed(0)
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    for step in range(1, 17):
+        out = model(torch.randn(2, 4))
+        loss = out.square().mean()
+        if step == BAD_STEP:
+            loss = loss + (out - out.detach()).square().sum().sqrt()  # finite, its gradient is not
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    bad = bad_value(deep())
+    assert (bad.step, bad.phase, bad.layer) == (BAD_STEP, "backward", None)
+    assert bad_value_sentence(bad).startswith(
+        f"Every layer's gradient was NaN or infinite in step {BAD_STEP}, although the loss was"
+    )
 
 
 def test_a_batch_that_is_not_finite_is_no_layer_s(deep):

@@ -2,13 +2,14 @@
 
 import time
 
+import numpy as np
 import pytest
 import torch
 from tests.trace.deep.test_bursts import Parts, WaitsBackward
 from torch import nn
 
 from traceml.trace.deep import bursts
-from traceml.trace.deep.gradient_norms import ALARM_STEPS, REMEMBERED_STEPS
+from traceml.trace.deep.gradient_norms import ALARM_STEPS, GROWING_STEPS, REMEMBERED_STEPS
 from traceml.trace.deep.time_budget import TimeBudget
 
 PASSES = 8
@@ -149,3 +150,44 @@ def test_a_gradient_to_which_a_later_pass_was_to_be_added_is_no_step_s(deep, aff
         optimizer.step()
         optimizer.zero_grad()
     assert set(deep().norms.steps) == {3, 5, 7, 9, 11}
+
+
+def test_a_loss_that_grows_has_the_next_steps_measured(deep, affordable):
+    """Nothing is measured but what the growth of the loss asks for: tenfold, and tenfold again."""
+    affordable(lambda times: False)
+    first, again = 20, 40
+
+    def grow(step, number, loss):
+        return loss + (1e4 if step >= again else 100 if step >= first else 0)
+
+    whole = accumulate([1] * 60, grow)
+    norms = deep().norms
+    expected = [range(start, start + GROWING_STEPS) for start in (first, again)]
+    assert norms.steps == tuple(step for steps in expected for step in steps)
+    assert_whole(norms, whole)
+
+
+def test_a_bad_value_while_the_loss_grows_is_an_alarm_all_the_same(deep, affordable):
+    affordable(lambda times: False)
+    first = 20
+
+    def explode(step, number, loss):
+        return loss + (float("inf") if step == first + 2 else 100 if step >= first else 0)
+
+    accumulate([1] * 40, explode)
+    assert deep().norms.steps == tuple(range(first, first + 2 + ALARM_STEPS))
+
+
+@pytest.mark.parametrize(("size", "is_finite"), [(1e25, True), (float("inf"), False)])
+def test_a_huge_gradient_is_finite_though_its_squares_are_not(deep, affordable, size, is_finite):
+    affordable(lambda times: True)
+    model = nn.Sequential(nn.Linear(4, 1, bias=False))
+    optimizer = torch.optim.SGD(model.parameters(), 0.0)
+    for _ in range(4):
+        optimizer.zero_grad()
+        (model(torch.ones(1, 4)) * size).sum().backward()
+        optimizer.step()
+    norms = deep().norms
+    assert len(norms.steps) and norms.values[-1, 1] == (
+        pytest.approx(2e25) if is_finite else np.inf
+    )

@@ -12,7 +12,8 @@ exception of a `DataLoader` worker is told with the worker's number and the data
 Of several ranks the first with an error of its own is named. Ranks with the same error of their
 own (of one type, at one line or with one text but for its numbers) are named together; another
 error of another rank is named in the action. A rank followed from the first if its error only
-says that another process has gone (gloo, NCCL), or came later at a collective; a launcher's
+says that another process has gone (gloo, NCCL), or came later at a collective; where none raised
+an error of its own, the rank is named that ended with a bad status (`sys.exit(1)`). A launcher's
 `ChildFailedError` is no failure.
 
 *Evidence.* `rank`, `step` (complete steps, counted from 1, also over restarts of the rank),
@@ -39,6 +40,7 @@ from traceml.diagnose.failure_words import (
     phase_of,
     rank_list,
     ranks_of,
+    steps_of,
 )
 from traceml.diagnose.rule import Doc, Rule, Symptom
 from traceml.facts.facts import Facts
@@ -46,6 +48,7 @@ from traceml.facts.stability import Failure
 from traceml.model.evidence import Evidence, as_words
 from traceml.model.failure import FailureReport, is_consequence, says_a_command_failed
 from traceml.model.finding import Finding, Kind, Section, Severity
+from traceml.model.run import end_words
 
 KIND = Kind.EXCEPTION
 
@@ -95,12 +98,13 @@ def check(facts: Facts) -> Finding | None:
         section=Section.STABILITY,
         severity=Severity.CRITICAL,
         claim=(
-            f"{failed_ranks(failure)} failed{failure_place(failure)}: "
+            f"{failed_ranks(failure, facts.node_names)} failed{failure_place(failure)}: "
             f"{exception_text(report)}{handled}"
         ),
         action=_action(failure, report, facts.reason_without_steps),
         phase=phase_of(report),
         ranks=ranks_of(failure),
+        steps=steps_of(failure),
         evidence=Evidence(*evidence_of(failure), as_words("message", report.message)),
     )
 
@@ -112,6 +116,12 @@ def _action(failure: Failure, report: FailureReport, reason_without_steps: str |
         hints.append(reason_without_steps)  # which interpreter has none
     if says_a_command_failed(report.error):
         hints.append("It only says that a command failed: look at what that command printed.")
+    elif failure.left is not None:
+        hints.append(
+            f"It says that another process has gone: rank {failure.left.rank} "
+            f"{end_words(failure.left.status or 0)} by itself, with no exception; look at what it "
+            "printed."
+        )
     elif is_consequence(report.error, report.message):
         hints.append(
             "It says that another process has gone; none of the traced ranks failed before: look "

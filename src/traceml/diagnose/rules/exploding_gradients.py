@@ -11,26 +11,34 @@ that step.
 
 *Evidence.* `layer`, `layer_step`, `layer_usual`, `layer_norm` (what grew first, where, from what to
 what), `step`, `usual`, `norm` (the whole model or stage); where a gradient is not finite:
-`bad_step`, `bad_layer`, `bad_phase`, `bad_after_step`.
+`bad_step`, `bad_layer`, `bad_phase`, `bad_after_step` (as
+[NON_FINITE_LOSS](#non_finite_loss) has them).
 
 *Thresholds.* As above. It warns where the loss is lost, ends above where it began, or a gradient
 is not finite; otherwise it is a remark.
 
 *What to do.* Look at the learning rate and the initialisation of the layer; clip gradients where
-the run does not.
+the run does not. Where a gradient is not finite, look at what made it so.
 
 *Silent* without the deep profile, with fewer than 9 norms, and where the norm came back.
 """
 
 from __future__ import annotations
 
-from traceml.diagnose.failure_words import bad_value_evidence, bad_value_sentence, layer_words
+from traceml.diagnose import settings_advice
+from traceml.diagnose.failure_words import (
+    ANOMALY,
+    bad_value_advice,
+    bad_value_evidence,
+    bad_value_sentence,
+    layer_words,
+)
 from traceml.diagnose.rule import Doc, Rule, Symptom
 from traceml.facts.facts import Facts
 from traceml.facts.gradients import BadValue, GradientRise
 from traceml.facts.losses import LossFacts
 from traceml.model.evidence import Evidence, as_number, as_words
-from traceml.model.finding import Finding, Kind, Section, Severity
+from traceml.model.finding import Finding, Kind, Section, Severity, StepSpan
 from traceml.model.quantities import significant
 
 KIND = Kind.declare("EXPLODING_GRADIENTS")
@@ -45,7 +53,7 @@ def check(facts: Facts) -> Finding | None:
         bad = None
     if gradients.rise is not None:
         return _rise(gradients.rise, bad, is_lost, loss)
-    return None if bad is None else _bad(bad)
+    return None if bad is None else _bad(bad, facts)
 
 
 def _rise(
@@ -72,6 +80,7 @@ def _rise(
             f"{significant(rise.usual)}."
         ),
         ranks=(rise.rank,),
+        steps=StepSpan(rise.layer_step),
         evidence=Evidence(
             as_words("layer", rise.layer),
             as_number("layer_step", rise.layer_step),
@@ -92,18 +101,18 @@ def _is_worse(loss: LossFacts | None) -> bool:
     return loss.last > loss.first
 
 
-def _bad(bad: BadValue) -> Finding:
+def _bad(bad: BadValue, facts: Facts) -> Finding:
+    loss = facts.stability.loss
+    was_finite = " The loss was still finite." if loss is not None and loss.values else ""
+    advice = bad_value_advice(bad, settings_advice.against_overflow(facts.settings))
     return Finding(
         kind=KIND,
         section=Section.STABILITY,
         severity=Severity.WARNING,
-        claim=f"{bad_value_sentence(bad)} The loss was still finite.",
-        action=(
-            "Look at what that layer computes in backward (a division, a root or a logarithm near "
-            "zero, float16 above 65,504); torch.autograd.set_detect_anomaly(True) names the "
-            "operation."
-        ),
+        claim=f"{bad_value_sentence(bad)}{was_finite}",
+        action=f"{advice} {ANOMALY}" if advice and bad.phase == "backward" else advice or ANOMALY,
         ranks=(bad.rank,),
+        steps=None if bad.step is None else StepSpan.at(bad.step),
         evidence=Evidence(*bad_value_evidence(bad)),
     )
 

@@ -12,16 +12,23 @@ too late. Then the program's own status says what it can: 128 + n is signal n, a
 `timeout` that the time was up. With any other status the rank "disappeared": killed, or left by
 `os._exit`, nobody can say.
 
+Of a run over several machines: a machine whose agent fell silent with all its ranks, and of which
+nobody saw the end, was lost, and is named. Of its ranks the last step is told that is known.
+
 *Evidence.* `signal`, `status`, `rank`, `step`, and the agent's last samples: `ram_share` (the
 highest of the last 5 seconds), `rss_bytes` of that rank, `oom_kills` (processes that the kernel
-killed for memory while the run went on).
+killed for memory while the run went on). Of lost machines `lost_nodes`, `last_known_step` and
+`last_heard`.
 
 *Thresholds.* RAM 95 % full, or one kill counted by the kernel: then the out-of-memory killer is
 the likely cause of a SIGKILL. `warn` where the training had ended before, or nobody saw the end.
+A machine is lost where the others took no step more than 10 s after it was last heard of: else only
+its link was cut.
 
 *What to do.* Memory: fewer data workers, less in memory. A crash: the action says what that
 signal usually means (SIGSEGV, SIGBUS, SIGABRT, SIGILL, SIGFPE), and `PYTHONFAULTHANDLER=1` shows
-the line. Otherwise the batch system's log says who sent the signal.
+the line. Otherwise the batch system's log says who sent the signal. A lost machine: see its health,
+its power and network, and whether it was taken away (preemption).
 
 *Silent* when a process chose its own status (`sys.exit(3)`, `os._exit(3)`).
 """
@@ -32,18 +39,23 @@ import signal
 
 from traceml.diagnose import settings_advice
 from traceml.diagnose.failure_words import (
+    clock_time,
     evidence_of,
     failed_ranks,
     failure_place,
+    lost_machines,
+    lost_ranks,
     ranks_of,
-    signal_name,
+    steps_of,
 )
+from traceml.diagnose.nodes import listed_nodes
 from traceml.diagnose.rule import Doc, Rule, Symptom
 from traceml.facts.facts import Facts
 from traceml.facts.stability import Failure
 from traceml.model.evidence import Evidence, as_number, as_share, as_words, in_bytes
 from traceml.model.finding import Finding, Kind, Section, Severity
 from traceml.model.quantities import memory, percent
+from traceml.model.run import signal_name
 
 KIND = Kind.KILLED
 
@@ -74,15 +86,21 @@ def check(facts: Facts) -> Finding | None:
     failure = facts.stability.failure
     if failure is None or failure.kind is not KIND:
         return None
+    lost = failure.lost
     return Finding(
         kind=KIND,
         section=Section.STABILITY,
         severity=_severity(failure),
-        claim=_claim(failure),
+        claim=_claim_of_lost(facts, failure) if lost else _claim(facts, failure),
         action=_action(facts, failure),
-        ranks=ranks_of(failure),
+        ranks=tuple(rank for node in lost for rank in node.ranks) or ranks_of(failure),
+        nodes=tuple(node.name for node in lost),
+        steps=steps_of(failure),
         evidence=Evidence(
             *evidence_of(failure),
+            as_words("lost_nodes", ", ".join(node.name for node in lost) or None),
+            as_number("last_known_step", lost[0].steps if lost else None),
+            as_words("last_heard", clock_time(lost[0].last_heard_unix_s) if lost else None),
             as_words("signal", None if failure.signal is None else signal_name(failure.signal)),
             as_number("status", failure.status),
             as_share("ram_share", failure.last.ram_share),
@@ -107,16 +125,32 @@ def _for_memory(failure: Failure) -> bool:
     return full or bool(failure.last.oom_kills)
 
 
-def _claim(failure: Failure) -> str:
+def _claim_of_lost(facts: Facts, failure: Failure) -> str:
+    lost = failure.lost
+    was, it, its = ("was", "it", "its") if len(lost) == 1 else ("were", "them", "their")
+    heard = max(node.last_heard_unix_s for node in lost)
+    steps = max(node.steps for node in lost)
+    known = f"; {its} last known step is {steps:,}" if steps else ", before a training step"
+    what = f"{lost_machines(lost)} {was} lost with {lost_ranks(lost)}"
+    claim = (
+        f"{what[0].upper()}{what[1:]}: nothing was heard of {it} after {clock_time(heard)}{known}."
+    )
+    names = facts.node_names
+    others = list(dict.fromkeys(names[rank] for rank in failure.followers if rank in names))
+    return f"{claim} {listed_nodes(others)} could not go on without {it}." if others else claim
+
+
+def _claim(facts: Facts, failure: Failure) -> str:
     number = failure.signal
-    who, place = failed_ranks(failure), failure_place(failure)
+    who, place = failed_ranks(failure, facts.node_names), failure_place(failure)
     if failure.timed_out:
         how = "" if number is None else f" with {signal_name(number)}"
         return f"The command timeout ended the run{how}{place}: its time was up."
     if number in ASKED_TO_END:
         return f"The run was ended by {signal_name(number)}{place}."
     if number is not None and failure.said_goodbye:
-        return f"The command died of {signal_name(number)} after its training had ended."
+        who = "The command" if failure.rank is None else who
+        return f"{who} was killed by {signal_name(number)} after its training had ended."
     if number is not None:
         claim = f"{who} was killed by {signal_name(number)}{place}"
     elif failure.status is not None:
@@ -143,6 +177,14 @@ def _action(facts: Facts, failure: Failure) -> str:
         return (
             f"The kernel's out-of-memory killer is the likely cause: {_fewer(facts)}hold less in "
             "memory, or ask for more of it."
+        )
+    if failure.lost:
+        which = "it" if len(failure.lost) == 1 else "they"
+        return (
+            f"See what became of {listed_nodes([each.name for each in failure.lost])}: whether "
+            f"{which} crashed, lost power or the network, or the cloud or the batch system took "
+            f"{which if which == 'it' else 'them'} away (preemption); then go on from the last "
+            "checkpoint."
         )
     if number is not None and number in CRASHES:
         return (

@@ -13,13 +13,18 @@ again, and the summary says so; where all windows are equal, nobody can tell, an
 it was passed to `backward`. A jump that the size of the window explains, on either scale, is
 none.
 
+A loss is compared with the values before it of the same attempt: ranks that are started again may
+begin anew.
+
 *Evidence.* `name`, `step`, `numbering` (as for [`NON_FINITE_LOSS`](#non_finite_loss)), `usual`
 (the median of the 20 values before), `peak`, `times`, `spikes`.
 
 *Thresholds.* 3 times the median of the 20 values before, and 6 of their robust standard
 deviations, of the logarithm: a loss that is noisy by nature has a large one. A jump that comes
 back must also be 3 times the largest before it. It stayed when 10 values in a row are high, and
-so is the median of the last 10 of all. More than 2 % of the values: that is how this loss is.
+so is the median of the last 10 of all. It came back only where a finite value below 3 times the
+usual follows; else it is said that the loss became NaN or infinite, or that the run ended there.
+More than 2 % of the values: that is how this loss is.
 
 *What to do.* Look at the batch of that step; a lower learning rate, a longer warm-up, clipping.
 
@@ -34,7 +39,7 @@ from traceml.diagnose.rule import Doc, Rule, Symptom
 from traceml.facts.facts import Facts
 from traceml.facts.losses import Jump, LossFacts
 from traceml.model.evidence import Evidence, as_number, as_words
-from traceml.model.finding import Finding, Kind, Section, Severity
+from traceml.model.finding import Finding, Kind, Section, Severity, StepSpan
 from traceml.model.quantities import count, significant
 
 KIND = Kind.LOSS_SPIKE
@@ -55,7 +60,6 @@ def check(facts: Facts) -> Finding | None:
     worst = lasting[0] if lasting else max(loss.jumps, key=lambda jump: jump.value / jump.usual)
     severity = _severity(loss, worst)
     step = step_name(worst.step, worst.is_logged)
-    after = "and stayed there" if worst.lasts else "and came back"
     others = f" ({count(len(loss.jumps), 'spike')} in all)" if len(loss.jumps) > 1 else ""
     return Finding(
         kind=KIND,
@@ -63,9 +67,10 @@ def check(facts: Facts) -> Finding | None:
         severity=severity,
         claim=(
             f"{worst.name} jumped from {significant(worst.usual)} to {significant(worst.value)} "
-            f"at {step} {after}{others}."
+            f"at {step}{_after(worst)}{others}."
         ),
         action=_action(worst, step, severity),
+        steps=_steps(worst),
         evidence=Evidence(
             as_words("name", worst.name),
             as_number("step", worst.step),
@@ -78,6 +83,24 @@ def check(facts: Facts) -> Finding | None:
     )
 
 
+def _steps(worst: Jump) -> StepSpan | None:
+    """Returns the steps; `None` where only the script's own numbers of them are known."""
+    if worst.is_logged:
+        return None
+    return StepSpan(worst.step) if worst.lasts else StepSpan.at(worst.step)
+
+
+def _after(worst: Jump) -> str:
+    """Returns what became of the loss, as the end of a sentence."""
+    if worst.was_restarted:
+        return " and stayed there until the ranks were started again"
+    if worst.lasts:
+        return " and stayed there"
+    if worst.is_back:
+        return " and came back"
+    return ", and then became NaN or infinite" if worst.is_lost else ", and there the run ended"
+
+
 def _severity(loss: LossFacts, worst: Jump) -> Severity:
     if loss.first is None or loss.first <= 0:
         return Severity.INFO
@@ -87,12 +110,14 @@ def _severity(loss: LossFacts, worst: Jump) -> Severity:
 
 
 def _action(worst: Jump, step: str, severity: Severity) -> str:
-    if not worst.lasts:
+    if worst.is_back:
         return f"Look at the batch of {step}; clip gradients if it comes again."
     again = (
         f"resume from a checkpoint before {step} with a lower learning rate, a longer warm-up or "
         "clipped gradients."
     )
+    if worst.is_lost:
+        return again[0].upper() + again[1:]
     if severity is Severity.INFO:
         return f"Nothing to do if the data or the learning rate changed there; if not, {again}"
     return again[0].upper() + again[1:]

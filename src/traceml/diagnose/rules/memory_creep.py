@@ -9,14 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from statistics import median_low
 
+from traceml.diagnose.exhausted_memory import limit_words
 from traceml.diagnose.leaking_modules import explains, growth_remedy, growth_words
 from traceml.diagnose.rule import Doc, Rule, Symptom
 from traceml.facts.facts import Facts, RankFacts
 from traceml.facts.layer_growth import LayerGrowth
-from traceml.facts.memory import MemoryOwner
+from traceml.facts.memory import MemoryOwner, ProcessLimit
 from traceml.facts.trend import Growth, Trend
 from traceml.model.evidence import Evidence, as_number, as_words, in_bytes, in_s
-from traceml.model.finding import Finding, Kind, Section, Severity
+from traceml.model.finding import Finding, Kind, Section, Severity, StepSpan
 from traceml.model.layer_names import MODEL
 from traceml.model.quantities import count, duration, memory
 
@@ -53,6 +54,8 @@ class _Creep:
     full_s: float | None
     """Seconds from the end of the window until the memory is full; `None` where the capacity is not
     known, or memory ran out."""
+    limit: ProcessLimit | None = None
+    """The limit of a rank's own process that is met by then, before the machine is full."""
 
     @property
     def worst(self) -> Trend:
@@ -90,6 +93,7 @@ def check(facts: Facts) -> Finding | None:
         claim=_claim(facts, creep) + ("" if module is None else f" {growth_words(module)}"),
         action=_next_step(facts, creep),
         ranks=tuple(sorted(rank.rank.rank for rank, _ in creep.growing)),
+        steps=StepSpan(trend.onset_step),
         evidence=Evidence(
             as_words("place", creep.owner.value),
             in_bytes("per_1000_steps_bytes", trend.per_step_bytes * 1e3),
@@ -101,6 +105,7 @@ def check(facts: Facts) -> Finding | None:
             in_bytes("median_rise_bytes", median_low(rises)),
             in_s("full_in_s", creep.full_s),
             as_number("full_in_steps", _full_steps(facts, creep)),
+            as_words("limited_by", None if creep.limit is None else creep.limit.name),
             as_number("readings", trend.readings),
             as_words("module", None if module is None else module.name or MODEL),
             as_words("module_attribute", None if module is None else module.attribute),
@@ -133,7 +138,10 @@ def _creep(facts: Facts, owner: MemoryOwner) -> _Creep | None:
         if (trend := rank.memory.trends.get(owner)) is not None and _matters(owner, trend)
     ]
     growing.sort(key=lambda one: (-one[1].per_step_bytes, one[0].rank.rank))
-    return _Creep(owner, tuple(growing), _full_s(facts, owner, growing)) if growing else None
+    if not growing:
+        return None
+    full_s, limit = _full_s(facts, owner, growing)
+    return _Creep(owner, tuple(growing), full_s, limit)
 
 
 def _matters(owner: MemoryOwner, trend: Trend) -> bool:
@@ -147,25 +155,35 @@ def _matters(owner: MemoryOwner, trend: Trend) -> bool:
 
 def _full_s(
     facts: Facts, owner: MemoryOwner, growing: list[tuple[RankFacts, Trend]]
-) -> float | None:
-    """Returns when the memory is full: a GPU is filled by its own rank, the host by all ranks.
+) -> tuple[float | None, ProcessLimit | None]:
+    """Returns when the memory is full, and the limit of a process that is met first: a GPU is
+    filled by its own rank, the host by all ranks, what a process may have by itself.
 
     `None` also where it ran out already: then it was less than the machine's, or full by then.
     """
     failure = facts.stability.failure
     if failure is not None and failure.kind is Kind.OUT_OF_MEMORY:
-        return None
+        return None, None
     if owner is MemoryOwner.GPU:
         known = [
             max(0.0, rank.rank.device_total_bytes - trend.end_bytes) / trend.per_s_bytes
             for rank, trend in growing
             if rank.rank.device_total_bytes is not None
         ]
-        return min(known, default=None)
+        return min(known, default=None), None
     free_bytes = facts.host.ram_free_bytes
-    if free_bytes is None:
-        return None
-    return free_bytes / sum(trend.per_s_bytes for _, trend in growing)
+    full_s = None
+    if free_bytes is not None:
+        full_s = free_bytes / sum(trend.per_s_bytes for _, trend in growing)
+    met = [
+        (rank.memory.limit.free_bytes / trend.per_s_bytes, rank.memory.limit)
+        for rank, trend in growing
+        if owner is MemoryOwner.HOST and rank.memory.limit is not None
+    ]
+    first = min(met, key=lambda each: each[0], default=None)
+    if first is None or (full_s is not None and full_s <= first[0]):
+        return full_s, None
+    return first
 
 
 def _claim(facts: Facts, creep: _Creep) -> str:
@@ -190,7 +208,10 @@ def _claim(facts: Facts, creep: _Creep) -> str:
         return f"{claim}."
     steps = _full_steps(facts, creep)
     about = "" if steps is None else f", after about {count(steps, 'more step')}"
-    return f"{claim}; at this rate memory is full in {duration(creep.full_s)}{about}."
+    what = "memory is full"
+    if creep.limit is not None:
+        what = f"the {limit_words(creep.limit.name, creep.limit.limit_bytes)} are full"
+    return f"{claim}; at this rate {what} in {duration(creep.full_s)}{about}."
 
 
 def _full_steps(facts: Facts, creep: _Creep) -> int | None:
@@ -266,13 +287,16 @@ RULE = Rule(
 *Meaning.* Memory grows with the steps and goes on growing: on the GPU (`allocated_bytes` in the
 steps), in the training process (its resident memory), or in the processes below it (DataLoader
 workers, sampled once a second). Each rank is judged by itself; the claim says which ranks leak,
-how much per 1,000 steps and per hour, since which step, and when memory is full at this rate.
+how much per 1,000 steps and per hour, since which step, and when memory is full at this rate: the
+GPU's, the host's (the machine's, or what a cgroup allows), or what RLIMIT_AS or RLIMIT_DATA allows
+the process, whichever is first.
 
 *Evidence.* `place` (`gpu`, `host`, `workers`), `per_1000_steps_bytes`, `per_hour_bytes`,
 `onset_step`, `start_bytes`, `end_bytes`, `worst_rise_bytes`, `median_rise_bytes`, `full_in_s`,
-`full_in_steps`, `readings`; with the deep profile `module`, `module_attribute` and
-`module_per_step_bytes`: the module of the model that keeps at least 30 % of what grows and no more
-than 1.5 times as much, or whose outputs are kept, in which of its attributes, and how fast.
+`full_in_steps`, `limited_by` (the process's own limit, where that is met first), `readings`; with
+the deep profile `module`, `module_attribute` and `module_per_step_bytes`: the module of the model
+that keeps at least 30 % of what grows and no more than 1.5 times as much, or whose outputs are
+kept, in which of its attributes, and how fast.
 
 *Thresholds.* The readings of a rank (at least 8, over at least 50 steps) are taken together in 12
 blocks. The first is left out, and of each the lowest quarter counts, so that evaluation peaks and

@@ -18,14 +18,17 @@ the two are never compared), `values`, `values_not_finite`, `last_finite` (the v
 step), `gradient_norm_before` and `gradient_norm_usual` where a logged norm had risen before it
 was lost too. With the deep profile also the first value that was not finite: `bad_layer`,
 `bad_phase` (`forward`: the layer returned it; `backward`: its gradient was lost while the loss was
-finite), `bad_step`, `bad_after_step`.
+finite; `optimizer`: its parameters were lost after the step, and no gradient that was not finite is
+known; `start`: they were not finite before the first step), `bad_step`, `bad_after_step`.
 
 *Thresholds.* One value. A norm has risen when one of the last 3 was 3 times its median.
 
 *What to do.* Lost within the first 10 steps: look at the data, the initialisation and the
 learning rate. Later: resume from a checkpoint of the last finite step or earlier with a lower
 learning rate and clipped gradients. In float16, try bfloat16;
-`torch.autograd.set_detect_anomaly(True)` names the operation.
+`torch.autograd.set_detect_anomaly(True)` finds an operation whose backward pass returns NaN; of an
+infinite loss, and of a NaN that the forward pass made, it says nothing. `--profile=deep` names the
+layer, or says that none is known to have made it.
 
 *Silent* when no loss was seen or logged.
 """
@@ -33,14 +36,20 @@ learning rate and clipped gradients. In float16, try bfloat16;
 from __future__ import annotations
 
 from traceml.diagnose import settings_advice
-from traceml.diagnose.failure_words import bad_value_evidence, bad_value_sentence, step_name
+from traceml.diagnose.failure_words import (
+    ANOMALY,
+    bad_value_advice,
+    bad_value_evidence,
+    bad_value_sentence,
+    step_name,
+)
 from traceml.diagnose.rule import Doc, Rule, Symptom
 from traceml.facts.facts import Facts
 from traceml.facts.gradients import BadValue
 from traceml.facts.losses import LossFacts, NotFinite
 from traceml.facts.stability import Failure
 from traceml.model.evidence import Evidence, as_number, as_words
-from traceml.model.finding import Finding, Kind, Section, Severity
+from traceml.model.finding import Finding, Kind, Section, Severity, StepSpan
 from traceml.model.quantities import count, significant
 from traceml.model.settings import Settings
 
@@ -66,6 +75,7 @@ def check(facts: Facts) -> Finding | None:
         if lost.is_norm
         else _action(lost, facts.settings, bad),
         ranks=lost.ranks,
+        steps=_steps(lost),
         evidence=Evidence(
             as_words("name", lost.name),
             as_number("first_step", lost.first_step),
@@ -82,6 +92,13 @@ def check(facts: Facts) -> Finding | None:
     )
 
 
+def _steps(lost: NotFinite) -> StepSpan | None:
+    """Returns the steps; `None` where only the script's own numbers of them are known."""
+    if lost.is_logged:
+        return None
+    return StepSpan(lost.first_step) if lost.to_the_end else StepSpan.at(lost.first_step)
+
+
 def _severity(loss: LossFacts, lost: NotFinite, failure: Failure | None) -> Severity:
     if lost.is_norm:
         return Severity.WARNING if lost.lasts and not loss.values else Severity.INFO
@@ -93,11 +110,11 @@ def _severity(loss: LossFacts, lost: NotFinite, failure: Failure | None) -> Seve
 def _claim(lost: NotFinite) -> str:
     times = count(lost.count, "value")
     if not lost.to_the_end:
-        return f"{lost.name} was not finite {_when(lost)}; it recovered ({times} in all)."
+        return f"{lost.name} was NaN or infinite {_when(lost)}; it recovered ({times} in all)."
     if _is_known_exactly(lost):
-        claim = f"{lost.name} is not finite {_when(lost)}."
+        claim = f"{lost.name} is NaN or infinite {_when(lost)}."
     else:
-        claim = f"{lost.name} became non-finite {_when(lost)}, and stayed so."
+        claim = f"{lost.name} became NaN or infinite {_when(lost)}, and stayed so."
     if lost.earliest_step != lost.first_step:
         earliest = step_name(lost.earliest_step, lost.is_logged)
         claim += f" It had been so earlier, first at {earliest}, and recovered ({times} in all)."
@@ -132,10 +149,10 @@ def _when(lost: NotFinite) -> str:
 def _norms_claim(loss: LossFacts, lost: NotFinite) -> str:
     step = step_name(lost.first_step, lost.is_logged)
     if lost.to_the_end:
-        claim = f"The gradient norm {lost.name} is not finite from {step} on"
+        claim = f"The gradient norm {lost.name} is NaN or infinite from {step} on"
     else:
         claim = (
-            f"The gradient norm {lost.name} was not finite in {lost.count:,} of "
+            f"The gradient norm {lost.name} was NaN or infinite in {lost.count:,} of "
             f"{count(lost.values, 'value')}, first at {step}"
         )
     return f"{claim}; the loss stayed finite." if loss.values else f"{claim}."
@@ -162,24 +179,15 @@ def _wider_range(settings: Settings) -> str:
 def _action(lost: NotFinite, settings: Settings, bad: BadValue | None) -> str:
     if not lost.to_the_end:
         return "Clip gradients, or skip such batches; look at the batch of that step."
-    half = _about_half_precision(settings)
-    if bad is not None and bad.is_of_inputs:
-        return (
-            f"Look at the data of step {bad.step:,}: missing values, a division by a spread of "
-            "zero when it is scaled, a decoder that fails. Check batches with torch.isfinite, and "
-            "resume from a checkpoint before it."
-        )
-    if bad is not None and bad.layer:
-        return (
-            f"Look at what {bad.layer} computes in {bad.phase} (a division, a root or a logarithm "
-            "near zero, an exponential, a sum that overflows) and at the batch of that step"
-            f"{half}. Resume from a checkpoint before it."
-        )
+    half = settings_advice.against_overflow(settings)
+    advice = None if bad is None else bad_value_advice(bad, half)
+    if bad is not None and advice is not None:
+        return advice if bad.phase == "start" else f"{advice} Resume from a checkpoint before it."
     if lost.finite_step is None or (lost.first_step <= FIRST_STEPS and not lost.is_logged):
         return (
             "It happened in the first steps: look for NaN or infinite values in the data, at the "
             "initialisation, and at a learning rate that is too high or has no warm-up"
-            f"{half}. torch.autograd.set_detect_anomaly(True) names the operation."
+            f"{half}. {ANOMALY}"
         )
     before = step_name(lost.finite_step, lost.is_logged)
     if lost.norm_before is not None:
@@ -189,17 +197,8 @@ def _action(lost: NotFinite, settings: Settings, bad: BadValue | None) -> str:
         )
     return (
         f"Resume from a checkpoint of {before} or earlier with a lower learning rate and clipped "
-        f"gradients{half}. torch.autograd.set_detect_anomaly(True) names the operation."
+        f"gradients{half}. {ANOMALY}"
     )
-
-
-def _about_half_precision(settings: Settings) -> str:
-    """Returns a sentence on overflow at 65,504; empty where the run does not use float16."""
-    kinds = (settings.autocast_dtype, settings.parameter_dtype)
-    if "float16" in kinds:
-        scaler = "" if settings.has_grad_scaler else ", or with a GradScaler"
-        return f"; float16 overflows above 65,504: try bfloat16{scaler}"
-    return "; if it trains in float16, try bfloat16" if None in kinds else ""
 
 
 RULE = Rule(

@@ -5,10 +5,16 @@
 
 *Evidence.* What torch's message says (`tried_bytes`, `free_bytes`, `total_bytes`,
 `allocated_bytes`, `reserved_bytes`), what the model held (`parameter_bytes`, `gradient_bytes`,
-`optimizer_bytes`, and `activation_bytes`: what tensors occupied besides these),
-`allocated_before_bytes` (the peaks of the last steps), `samples_per_step`, `suggested_batch`,
+`optimizer_bytes`, and `activation_bytes`: what tensors occupied besides these), on the host
+`resident_bytes` and `taken_bytes` (what the process had, and how much more than in the steps
+before), `limited_by` (`RLIMIT_AS` or `RLIMIT_DATA`, where the process has such a limit below the
+machine's memory: then `total_bytes` is that, else what the machine has or its cgroup allows),
+`allocated_before_bytes` (the peaks of the last steps), `samples_per_step`, `failed_batch` (the
+samples of the batch that did not fit: training's, validation's, or one of several in a step: by
+the loader, or by the first dimension of what the model was given), `suggested_batch`,
 `device` (`gpu`, `host`), and what `EXCEPTION` has. With the deep profile: `layers` (the layers that
-hold the most, in bytes), `saved_bytes` (kept for backward by a whole step), `checkpoint_block` and
+hold the most, in bytes), `saved_bytes` (kept for backward of the batch that did not fit, in
+proportion to the one that was measured; nothing in an evaluation), `checkpoint_block` and
 `checkpoint_saves_bytes` (the blocks whose activation checkpointing saves the most, and how much),
 `snapshot` (the file with the allocator's snapshot, where `--oom-snapshot` asked for it).
 
@@ -17,11 +23,15 @@ that grew by 5 % over the last 32 steps: something is kept from step to step. A 
 worth making smaller.
 
 *What to do.* The action has this run's numbers: a batch that would have fitted (at most half; the
-device filled to 92 %, activations in proportion to the batch; with the deep profile the measured
-activations decide, and it may be more than half), `expandable_segments` where much
-was reserved and unused, bf16 or activation checkpointing by the share of activations, sharding
-where the optimizer's state is large. Where the deep profile saw a module hold more in every step,
-by 25 % of the memory in all, the action is about that module instead.
+device, or what the process's own limit allows, filled to 92 %, activations in proportion to the
+batch; with the deep profile the measured activations decide, and it may be more than half),
+`expandable_segments` where much was reserved and unused, bf16 or activation checkpointing by the
+share of activations, sharding where the optimizer's state is large. Where the deep profile saw a
+module hold more in every step, by 25 % of the memory in all, the action is about that module
+instead. Where one tensor is ten times all that layers hold and keep, its shape comes first;
+checkpointing that saves less than a quarter of what was asked for is not advised. In an evaluation
+the validation batch is what to make smaller; where the model is in evaluation mode while autograd
+keeps what backward needs, `torch.no_grad()` comes first.
 """
 
 from __future__ import annotations
@@ -29,23 +39,25 @@ from __future__ import annotations
 import math
 
 from traceml.diagnose import settings_advice
+from traceml.diagnose.exhausted_memory import ExhaustedMemory, exhausted_memory, total_words
 from traceml.diagnose.failure_words import (
     evidence_of,
     failed_ranks,
     failure_place,
     phase_of,
     ranks_of,
+    steps_of,
 )
 from traceml.diagnose.leaking_modules import growth_remedy, growth_words, module_that_filled
 from traceml.diagnose.rule import Doc, Rule, Symptom
 from traceml.facts.facts import Facts
 from traceml.facts.layer_growth import LayerGrowth
-from traceml.facts.layer_memory import FULL, LayerGroup, LayerMemory
+from traceml.facts.layer_memory import LayerGroup, LayerMemory
 from traceml.facts.stability import Failure
 from traceml.model.evidence import Evidence, Piece, as_number, as_words, in_bytes
 from traceml.model.failure import MemoryAtFailure
 from traceml.model.finding import Finding, Kind, Section, Severity
-from traceml.model.quantities import count, memory, percent
+from traceml.model.quantities import count, memory, percent, significant
 
 KIND = Kind.OUT_OF_MEMORY
 
@@ -53,6 +65,7 @@ FRAGMENTED = 0.10  # of the device, reserved and in nobody's use: then the alloc
 GROWTH = 1.05  # from the first to the last of the steps before: below this the curve is flat
 MAX_LAYERS = 3  # that a sentence names
 MAX_EVIDENCE = 10
+OUTSIZED = 10.0  # times all layers: no layer of this size needs such a tensor
 LARGE = 0.25  # of what is held: to make a smaller part smaller would not help much
 
 
@@ -61,9 +74,11 @@ def check(facts: Facts) -> Finding | None:
     failure = facts.stability.failure
     if failure is None or failure.kind is not KIND or failure.report is None:
         return None
-    held = failure.report.memory or MemoryAtFailure()
+    memory_then = exhausted_memory(facts, failure)
+    held = memory_then.held
     kind = "host memory" if held.is_host else "GPU memory"
-    claim = f"{failed_ranks(failure)} ran out of {kind}{failure_place(failure)}{_asked(held)}."
+    who = failed_ranks(failure, facts.node_names)
+    claim = f"{who} ran out of {kind}{failure_place(failure)}{_asked(held)}."
     leak = _leak(facts, failure, held)
     return Finding(
         kind=KIND,
@@ -74,17 +89,19 @@ def check(facts: Facts) -> Finding | None:
                 None,
                 (
                     claim,
+                    _resident(memory_then),
                     _held(held),
-                    _by_layer(facts.layers.memory),
+                    _by_layer(memory_then),
                     _curve(failure.allocated_bytes),
                     "" if leak is None else growth_words(leak),
                 ),
             )
         ),
-        action=_action(facts, failure, held) if leak is None else growth_remedy(leak),
+        action=_action(facts, memory_then) if leak is None else growth_remedy(leak),
         phase=phase_of(failure.report),
         ranks=ranks_of(failure),
-        evidence=Evidence(*evidence_of(failure), *_evidence(facts, failure, held)),
+        steps=steps_of(failure),
+        evidence=Evidence(*evidence_of(failure), *_evidence(memory_then)),
     )
 
 
@@ -102,9 +119,19 @@ def _leak(facts: Facts, failure: Failure, held: MemoryAtFailure) -> LayerGrowth 
 def _asked(held: MemoryAtFailure) -> str:
     if held.tried_bytes is None:
         return ""
-    free = "" if held.free_bytes is None else f" with {memory(held.free_bytes)} free"
-    total = "" if held.total_bytes is None else f" of {memory(held.total_bytes)}"
-    return f": it asked for {memory(held.tried_bytes)}{free}{total}"
+    free = ""
+    if held.free_bytes is not None and (not held.is_host or held.free_bytes < held.tried_bytes):
+        free = f" with {memory(held.free_bytes)} free"
+    return f": it asked for {memory(held.tried_bytes)}{free}{total_words(held)}"
+
+
+def _resident(then: ExhaustedMemory) -> str:
+    """Returns what the process had of the host's memory, in words."""
+    resident, taken = then.held.resident_bytes, then.taken_bytes
+    if resident is None:
+        return ""
+    more = f", {memory(taken)} more than in the steps before" if taken else ""
+    return f"The process had {memory(resident)} resident{more}."
 
 
 def _held(held: MemoryAtFailure) -> str:
@@ -122,16 +149,21 @@ def _held(held: MemoryAtFailure) -> str:
     return "Held: " + ", ".join(f"{memory(size)} {name}" for name, size in ordered) + "."
 
 
-def _by_layer(found: LayerMemory | None) -> str:
+def _by_layer(then: ExhaustedMemory) -> str:
     """Returns the layers that hold the most, in words; empty without the deep profile."""
+    found, samples = then.layers, then.failure.samples
     if found is None or not found.groups:
         return ""
+    batch = ""
+    if then.is_another_batch and not then.is_evaluation:
+        times = f"{significant(then.times_measured)} times as large as the measured one"
+        batch = f", for a batch {times if samples is None else f'of {count(samples)}'}"
     said = [
         f"{group.name or 'the model itself'}{f' (×{group.layers})' if group.layers > 1 else ''} "
         f"{memory(group.total_bytes)}{_saved_part(group)}"
         for group in found.groups[:MAX_LAYERS]
     ]
-    return f"By layer: {', '.join(said)}."
+    return f"By layer{batch}: {', '.join(said)}."
 
 
 def _saved_part(group: LayerGroup) -> str:
@@ -150,9 +182,9 @@ def _curve(peaks: tuple[int, ...]) -> str:
     )
 
 
-def _action(facts: Facts, failure: Failure, held: MemoryAtFailure) -> str:
-    settings = facts.settings
-    if held.is_host and not _is_in_model(failure):
+def _action(facts: Facts, then: ExhaustedMemory) -> str:
+    settings, failure, held = facts.settings, then.failure, then.held
+    if not _is_in_model(then):
         ways = ("stream the dataset", settings_advice.fewer_workers(facts), "ask for more memory")
         return (
             f"Load less at once: {settings_advice.listed(ways, 'or')}; "
@@ -160,8 +192,9 @@ def _action(facts: Facts, failure: Failure, held: MemoryAtFailure) -> str:
         )
     said = [
         _growth(failure.allocated_bytes),
-        _size(facts, failure, held),
-        _checkpointing(facts),
+        _without_graph(held),
+        _size(facts, then),
+        _checkpointing(facts, then),
     ]
     if held.total_bytes and _unused(held) >= FRAGMENTED * held.total_bytes:
         said.append(
@@ -173,12 +206,14 @@ def _action(facts: Facts, failure: Failure, held: MemoryAtFailure) -> str:
         share = percent((held.activation_bytes or 0) / whole)
         less = (
             settings_advice.lower_precision(settings, tf32=False),
-            settings_advice.recomputing(settings),
+            "" if then.is_evaluation else settings_advice.recomputing(settings),
         )
         smaller = (
             settings_advice.listed(less, "or") or "shorter sequences, or layers split over GPUs"
         )
         said.append(f"Activations are {share} of it: {smaller}.")
+    if held.limited_by is not None:
+        said.append(f"Where {held.limited_by} is lower than is meant, raise it.")
     if (held.optimizer_bytes or 0) > LARGE * whole:
         shard = "" if settings_advice.is_sharded(settings) else "shard it (FSDP2)"
         lighter = settings_advice.listed((shard, "use an 8-bit optimizer"), "or")
@@ -189,20 +224,29 @@ def _action(facts: Facts, failure: Failure, held: MemoryAtFailure) -> str:
     return " ".join(filter(None, said))
 
 
-def _is_in_model(failure: Failure) -> bool:
-    """Returns whether host memory ran out in a model that trains on the host."""
-    report = failure.report
-    return report is not None and report.module is not None
+def _is_in_model(then: ExhaustedMemory) -> bool:
+    """Returns whether memory of a GPU ran out, or that of the host in a model that trains there."""
+    report = then.failure.report
+    return not then.held.is_host or (report is not None and report.module is not None)
 
 
-def _checkpointing(facts: Facts) -> str:
+def _without_graph(held: MemoryAtFailure) -> str:
+    if not held.is_graph_kept:
+        return ""
+    return (
+        "The model was in evaluation mode, and autograd kept what backward needs: if this was "
+        "evaluation, put it under torch.no_grad() or torch.inference_mode()."
+    )
+
+
+def _checkpointing(facts: Facts, then: ExhaustedMemory) -> str:
     """Returns what activation checkpointing of the blocks that repeat would save; empty where that
-    is not known, or it is on already."""
-    found, settings = facts.layers.memory, facts.settings
-    if found is None or found.block is None or settings.checkpoints_activations:
+    is not known, little beside what was asked for, or it is on already."""
+    found, is_on = then.layers, facts.settings.checkpoints_activations
+    if found is None or found.block is None or is_on:
         return ""
     block = found.block
-    if block.less_bytes < LARGE * (found.saved_bytes or math.inf):
+    if block.less_bytes < LARGE * max(found.saved_bytes or math.inf, then.held.tried_bytes or 0):
         return ""
     return (
         f"Activation checkpointing of {block.name} (×{block.layers}) saves up to "
@@ -216,19 +260,27 @@ def _growth(peaks: tuple[int, ...]) -> str:
     return "Find what keeps tensors from step to step (append(loss) without detach())."
 
 
-def _size(facts: Facts, failure: Failure, held: MemoryAtFailure) -> str:
+def _size(facts: Facts, then: ExhaustedMemory) -> str:
     """Returns what to make smaller, and by how much."""
-    settings = facts.settings
+    held, samples = then.held, then.failure.samples
     too_large = ""
     if held.tried_bytes and held.total_bytes and held.tried_bytes > held.total_bytes:
-        too_large = "One tensor is more than the whole device: see whether its shape is meant. "
-    batch = _batch(facts, failure, held)
+        whole = "all there is" if held.is_host else "the whole device"
+        too_large = f"One tensor is more than {whole}: see whether its shape is meant. "
+    elif (times := then.times_all_layers) >= OUTSIZED:
+        too_large = (
+            f"One tensor is {count(round(times))} times what all layers hold and keep for "
+            "backward: see whether its shape is meant. "
+        )
+    kind = "validation batch" if then.is_evaluation else "batch"
+    batch = then.fitting_batch()
     if batch is not None:
-        return f"{too_large}Try a batch of {batch} (it was {failure.samples})."
-    if failure.samples == 1:
-        shard = "" if settings_advice.is_sharded(settings) else " or shard the model (FSDP2)"
-        return f"{too_large}The batch is 1 already: shorten the sequence{shard}."
-    return f"{too_large}Try half the batch, with twice the accumulation steps."
+        return f"{too_large}Try a {kind} of {batch:,} (it was {samples:,})."
+    if samples == 1:
+        shard = "" if settings_advice.is_sharded(facts.settings) else " or shard the model (FSDP2)"
+        return f"{too_large}The {kind} is 1 already: shorten the sequence{shard}."
+    in_steps = "" if then.is_evaluation else ", with twice the accumulation steps"
+    return f"{too_large}Try half the {kind}{in_steps}."
 
 
 def _unused(held: MemoryAtFailure) -> int:
@@ -237,51 +289,24 @@ def _unused(held: MemoryAtFailure) -> int:
     return held.reserved_bytes - held.allocated_bytes
 
 
-def _batch(facts: Facts, failure: Failure, held: MemoryAtFailure) -> int | None:
-    """Returns the largest batch that would have fitted, if activations grow with it; at most
-    half, unless the activations of layers were measured."""
-    if failure.samples is None or failure.samples < 2:
-        return None
-    measured = _measured_batch(facts, failure, held)
-    if measured is not None:
-        return measured
-    half = failure.samples // 2
-    activations, total = held.activation_bytes, held.total_bytes
-    if not activations or total is None or held.allocated_bytes is None:
-        return half
-    fixed = held.allocated_bytes - activations
-    needed = activations + (held.tried_bytes or 0)
-    fits = math.floor(failure.samples * (FULL * total - fixed) / needed)
-    return max(1, min(half, fits))
-
-
-def _measured_batch(facts: Facts, failure: Failure, held: MemoryAtFailure) -> int | None:
-    """Returns the largest batch by the activations that the deep profile counted; `None` where they
-    do not explain the failure."""
-    found, samples = facts.layers.memory, failure.samples
-    if found is None or samples is None or held.total_bytes is None:
-        return None
-    reached = [*failure.allocated_bytes]
-    if held.allocated_bytes is not None:
-        reached.append(held.allocated_bytes + (held.tried_bytes or 0))
-    fits = found.fitting_batch(samples, held.total_bytes, max(reached, default=None))
-    return fits if fits is not None and 1 <= fits < samples else None
-
-
 def _layers_in_words(found: LayerMemory | None) -> str | None:
     if found is None:
         return None
     return ", ".join(f"{each.name}: {each.total_bytes}" for each in found.groups[:MAX_EVIDENCE])
 
 
-def _evidence(facts: Facts, failure: Failure, held: MemoryAtFailure) -> tuple[Piece, ...]:
-    peaks, found = failure.allocated_bytes, facts.layers.memory
+def _evidence(then: ExhaustedMemory) -> tuple[Piece, ...]:
+    failure, held, found = then.failure, then.held, then.layers
+    peaks = failure.allocated_bytes
     block = None if found is None else found.block
     return (
         as_words("device", "host" if held.is_host else "gpu"),
         in_bytes("tried_bytes", held.tried_bytes),
         in_bytes("free_bytes", held.free_bytes),
         in_bytes("total_bytes", held.total_bytes),
+        as_words("limited_by", held.limited_by),
+        in_bytes("resident_bytes", held.resident_bytes),
+        in_bytes("taken_bytes", then.taken_bytes if held.is_host else None),
         in_bytes("allocated_bytes", held.allocated_bytes),
         in_bytes("reserved_bytes", held.reserved_bytes),
         in_bytes("parameter_bytes", held.parameter_bytes),
@@ -289,8 +314,9 @@ def _evidence(facts: Facts, failure: Failure, held: MemoryAtFailure) -> tuple[Pi
         in_bytes("optimizer_bytes", held.optimizer_bytes),
         in_bytes("activation_bytes", None if held.is_host else held.activation_bytes),
         as_words("allocated_before_bytes", ", ".join(map(str, peaks[-8:])) or None),
-        as_number("samples_per_step", failure.samples),
-        as_number("suggested_batch", None if held.is_host else _batch(facts, failure, held)),
+        as_number("samples_per_step", failure.step_samples),
+        as_number("failed_batch", held.batch_samples),
+        as_number("suggested_batch", then.fitting_batch() if _is_in_model(then) else None),
         as_words("layers", _layers_in_words(found)),
         in_bytes("saved_bytes", None if found is None else found.saved_bytes),
         as_words("checkpoint_block", None if block is None else block.name),

@@ -1,8 +1,8 @@
 """The norm of each layer's gradient, before anything clips it, read without waiting for the device.
 
-As often as its cost allows, and in every step for a while after a gradient that is not finite or
-has grown far. On a GPU the norms of all layers are copied to the host together, behind what the
-device still has to do, and read some steps later.
+As often as its cost allows, and in every step for a while after a gradient that is not finite, or
+a gradient or a loss that grows far. On a GPU the norms of all layers are copied to the host
+together, behind what the device still has to do, and read some steps later.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from typing import Any, NamedTuple, Protocol
 import torch
 
 from traceml.trace.compiling import is_compiling, left_alone
+from traceml.trace.deep.growth_watch import GrowthWatch, UsualNorm
 from traceml.trace.deep.late_numbers import (
     HALF,
     LateNumbers,
     can_compute,
     computing_apart,
-    current_stream,
     for_file,
     plain_numbers,
     sum_type,
@@ -31,8 +31,10 @@ from traceml.trace.deep.late_numbers import (
 from traceml.trace.deep.layer_file import LayerFile
 from traceml.trace.deep.layer_names import LayerName, ModelLayer, layers_of, without_modules
 from traceml.trace.deep.time_budget import TimeBudget
+from traceml.trace.gpu import current_stream
 from traceml.trace.interruptions import drop_our_frames
-from traceml.trace.models import Models, outermost
+from traceml.trace.loss import number_on_host
+from traceml.trace.models import Models
 from traceml.trace.session import Session
 
 NORMS_SHARE = 0.005
@@ -42,12 +44,8 @@ DEVICE_BYTES_PER_NS = 500
 ALARM_STEPS = 8
 """Steps in a row that are measured, whatever it costs, after a gradient that is no longer usual."""
 MAX_ALARMS = 4
-EXPLODED = 100.0
-"""Times the usual norm of the whole model: then the next steps are measured one by one."""
-GROWING = 10.0
-"""Times the usual norm: larger ones do not change what is usual."""
-USUAL_WEIGHT = 0.1
-"""How much each norm changes the one that is taken for usual."""
+GROWING_STEPS = 8
+"""Steps in a row that are measured each time when the loss or the norm has grown further."""
 MAX_NUMBERS, MIN_ROWS = 60_000, 24
 """Norms of a process that are written beside those around an alarm, however long the run: so many
 numbers, but no fewer steps than this. The summary reads them of every rank."""
@@ -144,6 +142,7 @@ class GradientNorms:
         self._look_at_loss, self._may_look = look_at_loss, may_look
         self._passes = passes
         self._begin_guarded = session.guard(self._begin)
+        session.on_loss_arrived.append(session.guard(self._see_loss))
         self._measure_guarded = session.guard(self._measure)
         self._leave_guarded = session.guard(self._leave_pass)
         self._watch_scaler()
@@ -166,9 +165,10 @@ class GradientNorms:
         """The same of the steps before it."""
         self._recent: deque[StepNorms] = deque()
         self._scaler: Callable[[], Any] = _none
-        self._measured = self._alarm_steps = self._alarms = 0
+        self._measured = self._alarm_steps = self._alarms = self._growing_steps = 0
+        self._loss_growth, self._norm_growth = GrowthWatch(), GrowthWatch()
         self._next_written = 0.0
-        self._usual: float | None = None
+        self._usual = UsualNorm()
 
     # What the script does
 
@@ -219,6 +219,8 @@ class GradientNorms:
             return
         if self._look_at_loss(loss):
             self._raise_alarm()
+        elif (value := number_on_host(loss)) is not None:
+            self._see_loss(value)
         self._is_pass_open = True
         self._passes.begin_backward()
 
@@ -240,6 +242,11 @@ class GradientNorms:
             self._alarms += 1
             self._alarm_steps = ALARM_STEPS
             self._alarm()
+
+    def _see_loss(self, loss: float) -> None:
+        """A loss is known: where it grows, the next steps are measured one by one."""
+        if self._loss_growth.has_grown(loss):
+            self._growing_steps = GROWING_STEPS
 
     def _measure(self) -> None:
         if self._session.recorder.backwards_open:
@@ -264,9 +271,10 @@ class GradientNorms:
         passes would else never be measured after their last.
         """
         passes, usual = self._step_passes, self._usual_passes or (1,)
-        if not self._alarm_steps and passes < min(usual):
+        is_close = self._alarm_steps or self._growing_steps
+        if not is_close and passes < min(usual):
             return False
-        if (self._alarm_steps or self._is_step_chosen) and passes <= max(usual):
+        if (is_close or self._is_step_chosen) and passes <= max(usual):
             return True
         # In the first step no model is known yet, and looking for none takes time, too.
         self._is_step_chosen = bool(self._models.living()) and self._budget.allows(now)
@@ -286,6 +294,10 @@ class GradientNorms:
             return 0  # none at all, or a model over several devices
         with computing_apart():
             norms = torch.stack(_norms(gradients)).float()
+            if (
+                norms.is_cpu and torch.isinf(norms).any()
+            ):  # on a GPU that would have to be waited for
+                norms = _norms_in_double(gradients)
             scale = self._scale()
             is_scaled = scale is not None and scale.device == norms.device
             if scale is not None and is_scaled:
@@ -297,10 +309,9 @@ class GradientNorms:
         return sum(gradient.numel() * gradient.element_size() for gradient in gradients)
 
     def _layers(self) -> _Owned:
-        models = self._models.living()
-        seen = tuple(map(id, models))
+        seen = tuple(map(id, (*self._models.living(), *self._models.optimizers())))
         if self._owned is None or seen != self._models_seen or self._measured % REFRESH_EVERY == 0:
-            self._models_seen, self._owned = seen, _owned_by(layers_of(outermost(models)))
+            self._models_seen, self._owned = seen, _owned_by(layers_of(self._models.training()))
         self._measured += 1
         return self._owned
 
@@ -315,6 +326,7 @@ class GradientNorms:
         if self._step_passes:
             self._usual_passes.append(self._step_passes)
             self._alarm_steps = max(0, self._alarm_steps - 1)
+            self._growing_steps = max(0, self._growing_steps - 1)
         self._step_passes, self._is_step_chosen = 0, False
         if self._latest is None and not self._numbers.is_expecting:
             return
@@ -356,22 +368,13 @@ class GradientNorms:
         self._recent.append(found)
         if len(self._recent) > _cadence(len(layers)).recent:
             self._thin_out(self._recent.popleft())
-        if self._is_unusual(math.hypot(*filter(None, found.norms))):
+        norm = math.hypot(*filter(None, found.norms))
+        if self._norm_growth.has_grown(norm):
+            self._growing_steps = GROWING_STEPS
+        if self._usual.is_exploded(norm):
             self._raise_alarm()
         if self._alarm_steps:
             self._write_recent()
-
-    def _is_unusual(self, norm: float) -> bool:
-        if not math.isfinite(norm):
-            return True
-        usual = self._usual
-        if usual is not None and norm > EXPLODED * usual:
-            return True
-        if usual is None:
-            self._usual = norm
-        elif norm < GROWING * usual:
-            self._usual = usual + USUAL_WEIGHT * (norm - usual)
-        return False
 
     def _thin_out(self, oldest: StepNorms) -> None:
         """Write a step that is old now, where enough steps lie behind the last one written."""
@@ -415,6 +418,15 @@ def _norms(gradients: list[torch.Tensor]) -> list[torch.Tensor]:
     return [
         torch.linalg.vector_norm(each, 2, dtype=sum_type(each.dtype)).float() for each in gradients
     ]
+
+
+def _norms_in_double(gradients: list[torch.Tensor]) -> torch.Tensor:
+    """The norms of gradients that are finite, although their squares are more than float32 holds:
+    as those of an explosion are before it is not finite."""
+    double = torch.float64
+    return torch.stack(
+        [torch.linalg.vector_norm(each, 2, dtype=double) for each in gradients]
+    ).float()
 
 
 def _by_layer(

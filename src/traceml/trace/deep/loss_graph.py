@@ -18,7 +18,8 @@ from traceml.trace import autograd_graph
 from traceml.trace.deep.late_numbers import plain_numbers
 from traceml.trace.deep.layer_file import LayerFile
 from traceml.trace.deep.layer_names import ModelLayer, layers_of
-from traceml.trace.models import Models, outermost
+from traceml.trace.loss import TENSOR_OF_TORCH
+from traceml.trace.models import Models, modules_held_by_callers, outermost, own_any
 from traceml.trace.session import Session
 
 MAX_LEARNED = 20_000
@@ -106,8 +107,12 @@ class LossGraph:
     def forget(self) -> None:
         """Begin anew in a forked child."""
         self._looks = self._learned_from = 0
-        self._last_bad: int | None = None
-        """The last step whose loss was looked at because it was not finite."""
+        self._was_finite: bool | None = None
+        """Whether the last loss was; `None` where none has been seen …"""
+        self._finite_at = 0
+        """… and how many events there were at the last one that was."""
+        self._spoiled: set[str] = set()
+        """The layers that are known to hold parameters that are not finite."""
         self._usual: list[UsualOperation] = []
 
     def check_loss(self, loss: Any) -> bool:
@@ -115,12 +120,16 @@ class LossGraph:
         if type(loss) is not torch.Tensor or not loss.is_cpu or loss.numel() != 1:
             return False
         self._learn(loss)
-        if not loss.is_floating_point() or math.isfinite(torch._C.TensorBase.item(loss)):
+        if not loss.is_floating_point():
             return False
-        if self._looks < MAX_LOOKS:
+        was_finite = self._was_finite
+        self._was_finite = math.isfinite(TENSOR_OF_TORCH.item(loss))
+        if self._was_finite:
+            self._finite_at = self._session.recorder.written
+        if not self._was_finite and self._looks < MAX_LOOKS:
             self._looks += 1
-            self._tell(loss)
-        return True
+            self._tell(loss, was_finite)
+        return not self._was_finite
 
     def _learn(self, loss: torch.Tensor) -> None:
         """Remember the operations of a step whose layers are timed, and whose each of them is."""
@@ -128,7 +137,7 @@ class LossGraph:
         if not spans or len(spans) == self._learned_from:
             return
         self._learned_from = len(spans)
-        layers = layers_of(outermost(self._models.living()))
+        layers = layers_of(self._models.training())
         names = autograd_graph.parameter_names((layer.name, layer.module) for layer in layers)
         nodes = autograd_graph.nodes_of(loss)[::-1]
         if 0 < len(nodes) <= MAX_LEARNED:
@@ -138,27 +147,45 @@ class LossGraph:
                 for node, label in zip(nodes, _labels(nodes, names), strict=True)
             ]
 
-    def _tell(self, loss: torch.Tensor) -> None:
-        layers = layers_of(outermost(self._models.living()))
-        step, last = self._session.count_steps() + 1, self._last_bad
-        self._last_bad = step
-        spoiled = places_with_bad_parameters(layers)
-        if spoiled:  # before this step began; by the gradients of a finite loss, or after a bad one
-            if last is None or last < step - 1:
-                self._file.write(layers, {"step": step - 1, "bad_parameters": spoiled})
-            return
+    def _tell(self, loss: torch.Tensor, was_finite: bool | None) -> None:
         nodes = autograd_graph.nodes_of(loss)
-        bad = autograd_graph.first_bad_node(nodes)
-        if bad is None:
+        layers = layers_of(self._models.training() or _owners_of(nodes))
+        step = self._session.count_steps() + 1
+        spoiled = places_with_bad_parameters(layers)
+        if spoiled:
+            self._tell_spoiled(layers, spoiled, step, was_finite)
             return
-        if bad.is_given:
+        bad = autograd_graph.first_bad_node(nodes)
+        if bad is not None and bad.is_given:
             self._file.write(layers, {"step": step, "has_bad_inputs": True})
-        elif (place := self.place_of(bad.node, nodes, layers)) is not None:
+        elif bad and (place := self.place_of(bad.node, nodes, layers)) is not None:
             self._file.write(layers, {"step": step, "bad_layer": place})
+        else:
+            self._file.write(layers, {"step": step, "has_bad_loss": True})
+
+    def _tell_spoiled(
+        self,
+        layers: Sequence[ModelLayer],
+        spoiled: Sequence[int],
+        step: int,
+        was_finite: bool | None,
+    ) -> None:
+        """Write which parameters were lost, and in which step: that of the last finite loss, which
+        may be this one (a GAN has two), or none where they were given so. Not again at later steps,
+        as long as no others are lost."""
+        names = {layers[place].name for place in spoiled}
+        is_known, self._spoiled = names <= self._spoiled, names
+        if is_known or not (was_finite or (was_finite is None and step == 1)):
+            return
+        lost_in = self._session.count_steps(self._finite_at) + 1 if was_finite else 0
+        line: dict[str, Any] = {"step": lost_in, "bad_parameters": spoiled}
+        if lost_in == step:
+            line["is_within_step"] = True
+        self._file.write(layers, line)
 
     def layer_of(self, node: Any, nodes: list[Any]) -> str | None:
         """The name of the layer that an operation belongs to; `None` where that is not known."""
-        layers = layers_of(outermost(self._models.living()))
+        layers = layers_of(self._models.training())
         place = self.place_of(node, nodes, layers)
         return None if place is None else layers[place].name
 
@@ -267,6 +294,12 @@ def usual_around(usual: Sequence[str], found: Sequence[str]) -> list[tuple[int |
                 around.append((place, place))
     around += [(number, number) for number in range(len(usual) - at_end, len(usual))]
     return around
+
+
+def _owners_of(nodes: Sequence[Any]) -> list[torch.nn.Module]:
+    """The models whose parameters these operations take, before an optimizer has told of any."""
+    wanted = {id(each) for node in nodes for each in autograd_graph.owned_parameters(node)}
+    return outermost(own_any(wanted, modules_held_by_callers()))
 
 
 def places_with_bad_parameters(layers: Sequence[ModelLayer]) -> list[int]:
