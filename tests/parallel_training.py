@@ -19,7 +19,10 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 WIDTH = 16
-KINDS = ("fsdp_and_tensor_parallel", "pipeline", "sequence_lengths", "experts")
+KINDS = (
+    *("fsdp_and_tensor_parallel", "pipeline", "pipeline_by_hand"),
+    *("sequence_lengths", "experts"),
+)
 
 
 def options():
@@ -146,6 +149,38 @@ def train_pipeline():
         if ARGUMENTS.replicas > 1:
             for parameter in model.parameters():
                 dist.all_reduce(parameter.grad, group=mesh.get_group("dp"))
+        optimizer.step()
+        optimizer.zero_grad()
+    return model, losses
+
+
+def train_pipeline_by_hand():
+    """Two stages that send and receive themselves, and say nothing of it; the second has more
+    layers."""
+    rank, half = dist.get_rank(), ARGUMENTS.ranks // 2
+    is_last = rank >= half
+    other = rank - half if is_last else rank + half
+    alike = [dist.new_group(range(half)), dist.new_group(range(half, ARGUMENTS.ranks))][is_last]
+    model = nn.Sequential(*(Block(10.0) for _ in range(3 if is_last else 1)))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    losses = []
+    for _ in range(ARGUMENTS.steps):
+        inputs = torch.ones(4, WIDTH)
+        if is_last:
+            dist.recv(inputs, other)
+            inputs.requires_grad_()
+            loss = (model(inputs) ** 2).mean()
+            loss.backward()
+            dist.send(inputs.grad, other)
+            losses.append(loss.item())
+        else:
+            out = model(inputs)
+            dist.send(out.detach(), other)
+            gradient = torch.empty_like(out)
+            dist.recv(gradient, other)
+            out.backward(gradient)
+        for parameter in model.parameters():
+            dist.all_reduce(parameter.grad, group=alike)
         optimizer.step()
         optimizer.zero_grad()
     return model, losses

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import os
 import socket
+import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from pathlib import Path
+from threading import Event
 
 import pytest
 
@@ -16,7 +19,9 @@ from processes import wait_until
 from run_folders import write_run
 from traceml.agent import node_duties
 from traceml.agent.node_duties import NodeDuties, own_address
+from traceml.agent.node_server import HeadServer
 from traceml.api.run import RunOptions, new_run
+from traceml.model.environment import MOVED_MARK, TROUBLE_MARK
 from traceml.model.errors import UsageError
 from traceml.model.node import (
     HEAD_MARK,
@@ -27,7 +32,17 @@ from traceml.model.node import (
     NodeWay,
 )
 from traceml.store import folder as folders
-from traceml.store.node_folders import NODES, closing_words, leave_head, parse_head, read_node
+from traceml.store.load import load_run
+from traceml.store.node_folders import (
+    NODES,
+    closing_words,
+    leave_head,
+    node_folders,
+    parse_head,
+    read_node,
+)
+from traceml.store.shared_names import settle
+from traceml.trace.marks import write_first_mark
 
 
 @pytest.fixture(autouse=True)
@@ -124,8 +139,54 @@ def test_a_shared_folder_is_moved_into_the_heads_and_stays_where_it_was_for_trai
     assert duties.deliver()
     state = read_node(there)
     assert state is not None and state.way is NodeWay.SHARED and state.is_finished
-    assert folders.settle(node) == there
+    assert settle(node) == there
     assert not os.path.lexists(node)
+
+
+def test_a_node_that_a_second_head_shares_the_disk_with_sends_its_records_there(
+    head: NodeDuties, tmp_path: Path
+):
+    node = tmp_path / "logs" / "job.host-b"
+    first = join(node, address_of(head))
+    there = node.resolve()
+    second_folder = write_run(tmp_path / "logs" / "again", make_run(ranks=2), is_over=False)
+    folders.write_mark(second_folder, HEAD_WANTED_MARK, json.dumps({"master": "127.0.0.1"}))
+    second = NodeDuties(second_folder, print)
+    second.look()
+    folders.write_mark(node, JOIN_MARK, json.dumps(asdict(address_of(second))))
+    first.look()
+    assert first.deliver()
+    state = read_node(node)
+    assert state is not None and state.way is NodeWay.HTTP
+    (copy,) = node_folders(second_folder)
+    assert node.resolve() == there and copy.resolve() != there
+    assert [rank.rank.rank for rank in load_run(copy).ranks] == [0, 1]
+    second.close()
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_a_node_whose_disk_is_full_when_it_joins_joins_later(
+    head: NodeDuties, is_shared: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    address = address_of(head)
+    node = write_run(tmp_path / "elsewhere" / "run", make_run(ranks=2), is_over=False)
+    there = address if is_shared else replace(address, folder="")
+    folders.write_mark(node, JOIN_MARK, json.dumps(asdict(there)))
+    duties = NodeDuties(node, print)
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="No space"):
+        patch.setattr(node_duties, "write_node", full)
+        duties.look()
+    assert not duties.is_joined
+    duties.look()
+    assert duties.deliver()
+    (copy,) = (path for path in (Path(address.folder) / NODES).iterdir() if path.is_dir())
+    state = read_node(copy)
+    assert state is not None and state.is_finished
+    assert state.way is (NodeWay.SHARED if is_shared else NodeWay.HTTP)
+    assert node.is_symlink() == is_shared
 
 
 @pytest.mark.parametrize("why", ["another nonce", "another disk", "no folder is named"])
@@ -161,6 +222,34 @@ def test_the_head_waits_for_nodes_that_send(head: NodeDuties, tmp_path: Path):
     assert head._server.unfinished_nodes() == {}
 
 
+def test_the_head_waits_for_a_node_whose_link_has_only_just_been_mended(
+    head: NodeDuties, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(node_duties, "HEAD_WAITS_S", 3600.0)
+    monkeypatch.setattr(node_duties, "SILENT_WAIT_S", 3600.0)
+    duties = join(tmp_path / "elsewhere" / "run", replace(address_of(head), folder=""))
+    assert head._server is not None
+    wait_until(head._server.unfinished_nodes, "the node has joined")
+    unfinished, looks, has_waited = HeadServer.unfinished_nodes, [], Event()
+
+    def long_silent(server: HeadServer) -> dict[str, float]:
+        looks.append(1)
+        if len(looks) > 1:
+            has_waited.set()
+        return dict.fromkeys(unfinished(server), 2 * node_duties.HEAD_SILENCE_S)
+
+    monkeypatch.setattr(HeadServer, "unfinished_nodes", long_silent)
+    with ThreadPoolExecutor() as threads:
+        delivered = threads.submit(lambda: has_waited.wait() and duties.deliver())
+        try:
+            head.wait_for_nodes()
+            is_waited_for = has_waited.is_set()
+        finally:
+            has_waited.set()
+        assert delivered.result()
+    assert is_waited_for
+
+
 def test_a_node_whose_head_is_gone_says_how_to_go_on(
     head: NodeDuties, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -170,6 +259,9 @@ def test_a_node_whose_head_is_gone_says_how_to_go_on(
     head.close()
     assert not join(node, address).deliver()
     assert f"traceml recover {address.folder} run" in str(closing_words(node))
+    unknown = tmp_path / "unknown" / "run"  # a head that was named by its address, and refuses us
+    assert not join(unknown, replace(address, folder="")).deliver()
+    assert "`traceml recover RUN run`" in str(closing_words(unknown))
 
 
 def test_the_address_is_that_of_the_meeting_point(monkeypatch: pytest.MonkeyPatch):
@@ -316,3 +408,36 @@ def test_a_command_that_does_not_answer_is_not_waited_for(
     own.look()
     assert folders.read_mark(node, HEAD_MARK) is not None
     own.close()
+
+
+@pytest.mark.parametrize(
+    ("nodes", "command"),
+    [
+        pytest.param(1, "python", id="one machine"),
+        pytest.param(1, "torchrun --nnodes=1 --nproc-per-node 4", id="torchrun on one machine"),
+        pytest.param(2, "python", id="two machines"),
+        pytest.param(0, "torchrun --nnodes 1:4", id="up to four machines"),
+    ],
+)
+def test_a_logs_folder_that_cannot_be_written_costs_a_job_of_several_machines_nothing(
+    nodes: int, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Its records go to the head; a run of one machine would be found nowhere."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    (tmp_path / "file").touch()
+    options = RunOptions("job", tmp_path / "file" / "logs", nodes=nodes)
+    if nodes == 1:
+        for name in ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"):  # one of two tasks of `mpirun`
+            monkeypatch.setenv(name, "0" if name == "RANK" else "2")
+        with pytest.raises(OSError):
+            new_run("train.py", command.split(), options)
+        return
+    folder = new_run("train.py", command.split(), options)
+    try:
+        assert (folder.name, folder.parent.parent) == ("job", tmp_path)
+        moved = folders.read_mark(folder, MOVED_MARK)
+        assert moved is not None and f"{options.logs_dir} cannot be written here" in moved
+        write_first_mark(folder, TROUBLE_MARK, "torch 1.13 is too old")  # its own is free
+        assert load_run(folder).notes == (moved, "torch 1.13 is too old")
+    finally:
+        folders.discard(folder, folders.read_manifest(folder))

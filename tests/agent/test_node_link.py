@@ -224,6 +224,46 @@ def test_a_head_that_is_gone_is_waited_for_no_longer_than_asked(
     assert state is not None and state.is_finished and not state.is_delivered
 
 
+def test_a_head_that_shares_the_folder_may_end_as_soon_as_it_reads_that_all_is_there(
+    head: Path, server: HeadServer, monkeypatch: pytest.MonkeyPatch
+):
+    """It needs no port for that: it reads the node's folder."""
+    node = make_node(head / NODES / "host-b")
+    greet = HeadServer._greet
+
+    async def greet_until_the_node_has_finished(server: HeadServer, *words: object) -> object:
+        if is_finished(node):
+            raise ConnectionResetError  # as from a process that is gone
+        return await greet(server, *words)
+
+    monkeypatch.setattr(HeadServer, "_greet", greet_until_the_node_has_finished)
+    link = NodeLink(node, server.address, is_shared=True)
+    link.start()
+    wait_until(lambda: link._measured_s, "its clock is measured")
+    assert link.finish(60)
+    assert is_finished(node)
+
+
+def is_finished(node: Path) -> bool:
+    state = read_node(node)
+    return state is not None and state.is_finished
+
+
+def test_a_node_that_was_never_heard_of_holds_up_no_head_that_shares_its_folder(
+    head: Path, server: HeadServer
+):
+    node = make_node(head / NODES / "host-b")
+    server.stop()  # nobody can reach its port
+    link = NodeLink(node, server.address, is_shared=True)
+    link.start()
+    with ThreadPoolExecutor() as threads:
+        ending = threads.submit(link.finish, 3600)
+        wait_until(lambda: is_finished(node), "the node says that all is there")
+        assert not ending.done()
+        link._over.set()
+        assert not ending.result()
+
+
 def test_while_a_copy_is_listed_the_head_answers_others_and_reads_for_nobody_who_is_gone(
     node: Path, head: Path, server: HeadServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -247,6 +287,9 @@ def test_while_a_copy_is_listed_the_head_answers_others_and_reads_for_nobody_who
         link = NodeLink(node, server.address)
         link.start()
         assert HeadClient(server.address).measure_clock(1).uncertainty_s < 60
+        wait_until(lambda: "host-b" in server._heard_s, "the node waits for its turn")
+        server._heard_s["host-b"] -= 3600
+        assert server.unfinished_nodes()["host-b"] == 0
         impatient._connection.sock.shutdown(socket.SHUT_RDWR)
         go.set()
         assert gone.exception() is not None

@@ -18,6 +18,7 @@ from traceml.figures.comparison_page import comparison_page
 from traceml.summaries.build import build
 from traceml.summaries.record import Summary
 from traceml.text.comparison import comparison_text
+from traceml.text.layer_changes import layer_sentences
 from traceml.text.markdown import comparison_markdown
 
 OWN_MS = {
@@ -190,3 +191,14 @@ def test_a_run_whose_layers_have_no_time_compares_nothing() -> None:
     empty = structs.replace(run, layers=structs.replace(run.layers, layers=bare))
     found = layers_of(empty, run)
     assert found.moved == () and found.time_ms.delta is None
+
+
+def test_unrelated_models_have_no_layer_in_common_and_each_side_s_are_named() -> None:
+    sizes = {"parameters": [3, 5]}
+    a = run_with({"encoder": 2.0, "head": 1.0}, held=sizes)
+    b = run_with({"stem": 3.0, "top": 1.0, "tail": 0.5}, held={"parameters": [7, 11, 13]})
+    said, lines = layer_sentences(layers_of(a, b))
+    assert said.startswith("Layers, by their own time per step (0 compared")
+    assert said.endswith("): none is on both sides.")
+    assert any(each.startswith("New in B: 3 layers (stem, top, tail)") for each in lines)
+    assert any(each.startswith("Gone in B: 2 layers (encoder, head)") for each in lines)

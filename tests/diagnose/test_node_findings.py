@@ -110,7 +110,7 @@ def test_a_system_finding_names_the_node_that_has_it() -> None:
     swapping = {"swap_in_bytes_per_s": 4.0 * MIB, "swap_out_bytes_per_s": 0.0}
     found = in_system(on_nodes(make_run(ranks=4), 2, **swapping))
     assert (found.kind, found.nodes) == (Kind.SWAPPING, ("node-b",))
-    assert found.claim.startswith("Node node-b: The machine swapped 4.0 MiB a second")
+    assert found.claim.startswith("Node node-b: the machine swapped 4.0 MiB a second")
 
 
 def test_a_system_finding_of_several_nodes_leads_with_the_worst() -> None:
@@ -121,7 +121,10 @@ def test_a_system_finding_of_several_nodes_leads_with_the_worst() -> None:
     some = replace(run, nodes=(replace(run.nodes[0], samples=busy), *run.nodes[1:]))
     found = in_system(some)
     assert (found.kind, found.nodes) == (Kind.HIGH_CPU, ("node-d", "node-a"))
-    assert found.claim.startswith("Node node-d, and less so node-a: The machine's CPU was 99% busy")
+    assert found.claim.startswith("Node node-d, and less so node-a: the machine's CPU was 99% busy")
+    both = replace(on_nodes(make_run(ranks=2), 2, cpu_share=0.99))
+    both = replace(both, nodes=(replace(both.nodes[0], samples=busy), both.nodes[1]))
+    assert in_system(both).claim.startswith("Both nodes, node-b the most: the machine's CPU was")
     every = replace(run, nodes=tuple(replace(node, samples=busy) for node in run.nodes))
     assert in_system(every).claim.startswith("All 4 nodes, node-a the most: ")
 
@@ -165,4 +168,4 @@ def test_the_cpu_quota_of_another_node_is_seen() -> None:
     found = diagnose(gather(run)).sections[Section.STEP_TIME]
     starved = next(each for each in found if each.kind is Kind.CPU_STARVED)
     assert starved.nodes == ("node-b",)
-    assert starved.claim.startswith("Node node-b: The CPU quota stopped this job for 40%")
+    assert starved.claim.startswith("Node node-b: the CPU quota stopped this job for 40%")

@@ -1,10 +1,12 @@
 """A run whose ranks were started again is one run with its attempts, and the reason of each end."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from factories import STARTED_UNIX_S, make_run
+from node_runs import bring_to_head, write_nodes
 from restarted_runs import LAUNCH_S, START_UP_S, STEP_S, Start, restarted
 from traceml.diagnose.failure_words import attempt_reason
 from traceml.facts.attempts import (
@@ -15,9 +17,12 @@ from traceml.facts.attempts import (
     restart_count,
 )
 from traceml.facts.gather import gather
+from traceml.facts.goodput import goodput_of
 from traceml.facts.stability import stability
-from traceml.model.failure import AgentSaw
+from traceml.model.failure import AgentSaw, FailureReport
 from traceml.model.finding import Kind
+from traceml.store.load import load_run
+from traceml.store.node_folders import NODES, read_node, write_node
 from traceml.store.records import RunRecords
 
 
@@ -88,11 +93,33 @@ def test_an_attempt_that_dies_before_its_first_step_counts_once():
     assert sum(lost.values()) == pytest.approx(2 * (LAUNCH_S + START_UP_S), abs=1e-3)
 
 
+def test_a_last_attempt_that_fails_because_of_the_first_has_a_reason_of_its_own():
+    run = restarted(Start(45), Start(0, error="DistNetworkError"), status=1)
+    facts = gather(run)
+    first, last = facts.attempts
+    assert facts.stability.failure is not None
+    assert facts.stability.failure.report == (first.failure and first.failure.report)
+    assert "ValueError" in (attempt_reason(first) or "")
+    assert "DistNetworkError" in (attempt_reason(last) or "")
+
+
 def test_a_rank_that_was_killed_is_the_reason_and_not_those_that_the_launcher_ended():
     found = attempts_of(restarted(Start(45, status=137, error=None), Start(20, status=0)))
     assert found[0].failure is not None
     assert (found[0].failure.kind, found[0].failure.rank) == (Kind.KILLED, 1)
     assert found[0].failure.signal == 9
+
+
+def test_a_rank_that_left_without_an_exception_is_the_reason_and_not_who_lost_it():
+    run = restarted(Start(45, error=None), Start(20, status=0))
+    bye = tuple(replace(p, health=replace(p.health, ended=True)) for p in run.processes)
+    run, first = replace(run, processes=bye), bye[0].rank  # as `sys.exit(1)` lets them end
+    lost = FailureReport(0, "RuntimeError", "Connection closed by peer", pid=first.pid, step=46)
+    run = replace(run, reports=(*run.reports, replace(lost, unix_s=STARTED_UNIX_S)))
+    found = attempts_of(run)
+    assert found[0].failure is None
+    assert attempt_reason(found[0]) == "rank 1: ended with exit status 1"
+    assert found[1].is_restart
 
 
 def test_twenty_restarts_are_twenty_one_attempts():
@@ -178,3 +205,100 @@ def test_a_clock_that_was_set_back_keeps_the_attempts_in_order():
     begins = [each.began_unix_s for each in facts.attempts]
     assert begins == sorted(begins)
     assert all(each.until_unix_s >= each.began_unix_s for each in facts.attempts)
+
+
+def on_two_machines(run: RunRecords) -> RunRecords:
+    """The same run with rank 1 on a machine of its own, whose launcher counts by itself."""
+    hosts = ("host-a", "host-b")
+    return replace(
+        run,
+        processes=tuple(
+            replace(each, rank=replace(each.rank, hostname=hosts[each.rank.rank]))
+            for each in run.processes
+        ),
+        starts=tuple(replace(each, hostname=hosts[each.rank or 0]) for each in run.starts),
+        seen=replace(
+            run.seen,
+            deaths=tuple(replace(each, hostname=hosts[each.rank]) for each in run.seen.deaths),
+        ),
+    )
+
+
+def with_equal_pids(run: RunRecords) -> RunRecords:
+    """The same run in containers, in which rank 1 has the pids that rank 0 has."""
+
+    def pid(rank: int | None, pid: int) -> int:
+        return pid - (rank or 0)
+
+    return replace(
+        run,
+        processes=tuple(
+            replace(each, rank=replace(each.rank, pid=pid(each.rank.rank, each.rank.pid)))
+            for each in run.processes
+        ),
+        starts=tuple(replace(each, pid=pid(each.rank, each.pid)) for each in run.starts),
+        reports=tuple(replace(each, pid=pid(each.rank, each.pid)) for each in run.reports),
+        seen=replace(
+            run.seen,
+            deaths=tuple(replace(each, pid=pid(each.rank, each.pid)) for each in run.seen.deaths),
+        ),
+    )
+
+
+@pytest.mark.parametrize("own_pids", [True, False], ids=["own pids", "containers: equal pids"])
+def test_a_rank_that_waits_while_another_machine_fails_to_begin_is_of_the_attempt_that_trains(
+    own_pids: bool,
+):
+    """The launchers of two machines start their ranks by themselves: rank 0 only once."""
+    run = on_two_machines(restarted(Start(45), Start(0), Start(20, resumed=40, status=0)))
+    starts = [each for each in run.starts if not (each.rank == 0 and each.restart == 2)]
+    waits = next(each for each in starts if each.rank == 0 and each.restart == 1)
+    last = next(each for each in run.processes if each.rank.rank == 0 and each.rank.pid != 1000)
+    began_ns = round((waits.unix_s or 0.0) * 1e9)
+    trained = replace(last, rank=replace(last.rank, pid=waits.pid, process_unix_ns=began_ns))
+    run = replace(
+        run,
+        starts=tuple(starts),
+        processes=tuple(trained if each is last else each for each in run.processes),
+        seen=replace(run.seen, deaths=tuple(d for d in run.seen.deaths if d.pid != waits.pid)),
+    )
+    if not own_pids:
+        run = with_equal_pids(run)
+    found = attempts_of(run)
+    assert [each.steps for each in found] == [45, 0, 20]
+    assert [each.world_size for each in found] == [2, 2, 2]
+    assert [len(each.processes) for each in found] == [2, 0, 2]
+    assert redone_count(found) == 5
+    assert found[1].failure is not None and found[1].failure.rank == 1
+    lost = lost_s_by_attempt(found)
+    assert sum(lost.values()) == pytest.approx(2 * (LAUNCH_S + START_UP_S), abs=1e-3)
+
+
+def test_processes_of_two_machines_with_equal_pids_are_told_apart():
+    run = on_two_machines(restarted(Start(45, status=137, error=None), Start(20, status=0)))
+    found, alike = attempts_of(run), attempts_of(with_equal_pids(run))
+    assert [(each.steps, each.world_size) for each in alike] == [(45, 2), (20, 2)]
+    assert [each.began_unix_s for each in alike] == [each.began_unix_s for each in found]
+    for each in (found, alike):
+        assert each[0].failure is not None
+        assert (each[0].failure.kind, each[0].failure.rank) == (Kind.KILLED, 1)
+
+
+@pytest.mark.parametrize("ahead_s", [-300.0, 300.0])
+def test_a_machine_whose_clock_was_not_measured_makes_no_attempt_of_its_own(
+    ahead_s: float, tmp_path: Path
+):
+    """It never reached the head; its folder was brought there after the run."""
+    head, other = write_nodes(tmp_path, ahead_s=ahead_s)
+    alone = load_run(head)
+    bring_to_head(head, other)
+    copy = head / NODES / other.parent.name
+    state = read_node(copy)
+    assert state is not None
+    write_node(copy, replace(state, clock_offset_s=None, clock_uncertainty_s=None))
+    run = load_run(head)
+    (only,) = attempts_of(run)
+    assert len(only.processes) == 4
+    goodput, of_head = (goodput_of(each, attempts_of(each)) for each in (run, alone))
+    assert goodput is not None and of_head is not None
+    assert goodput.parts_s == of_head.parts_s

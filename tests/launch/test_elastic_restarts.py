@@ -10,6 +10,9 @@ from typing import Any
 import pytest
 
 from processes import PYTHON, kernel_tells_of_collected_processes, run_traceml
+from traceml.facts.gather import gather
+from traceml.model.finding import Kind
+from traceml.store.load import load_run
 
 TIMEOUT_S = 300
 
@@ -37,12 +40,12 @@ if os.path.exists("checkpoint.pt"):
     optimizer.load_state_dict(saved["optimizer"])
     step = saved["done"]
 while step < 30:
-    if dist.get_rank() == 1 and attempt == 0 and step == 13:
-        raise ValueError("a bad sample")
     if dist.get_rank() == 1 and attempt == 1 and step == 22:
         os.kill(os.getpid(), signal.SIGKILL)
     optimizer.zero_grad()
     model(torch.ones(2, 4)).sum().backward()
+    if dist.get_rank() == 1 and attempt == 0 and step == 13:
+        raise ValueError("a bad gradient")  # rank 0 completes this step
     optimizer.step()
     step += 1
     if step % 10 == 0:
@@ -59,9 +62,9 @@ TORCHRUN = ["--standalone", "--nproc-per-node", "2", "--max-restarts", "3", "tra
 @pytest.fixture(scope="module", params=["traceml run", "traceml.init"])
 def elastic(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[dict[str, Any], str]:
-    """The summary and the text of a job whose rank 1 raises once and is killed once; of the only
-    run that there is."""
+) -> tuple[dict[str, Any], str, Path]:
+    """The summary and the text of a job whose rank 1 raises once and is killed once, and its
+    folder; of the only run that there is."""
     folder: Path = tmp_path_factory.mktemp("elastic")
     if request.param == "traceml run":
         done = run_traceml(["run", "--", "torchrun", *TORCHRUN], folder, ELASTIC)
@@ -72,21 +75,20 @@ def elastic(
         command = [PYTHON, "-m", "torch.distributed.run", *TORCHRUN]
         subprocess.run(command, cwd=folder, check=True, capture_output=True, timeout=TIMEOUT_S)
     (run,) = (path for path in (folder / "logs").iterdir() if path.is_dir())
-    return json.loads((run / "final_summary.json").read_text()), (
-        run / "final_summary.txt"
-    ).read_text()
+    summary = json.loads((run / "final_summary.json").read_text())
+    return summary, (run / "final_summary.txt").read_text(), run
 
 
 def test_each_attempt_has_its_steps_its_reason_and_what_was_done_again(elastic):
-    summary, _ = elastic
+    summary, *_ = elastic
     attempts = summary["attempts"]
-    assert [each["steps"] for each in attempts] == [13, 12, 10]
+    assert [each["steps"] for each in attempts] == [14, 12, 10]
     assert [each["resumed_step"] for each in attempts] == [0, 10, 20]
-    assert [each["redone_steps"] for each in attempts] == [3, 2, 0]
+    assert [each["redone_steps"] for each in attempts] == [4, 2, 0]
     assert [each["is_restart"] for each in attempts] == [False, True, True]
     assert [each["kind"] for each in attempts] == ["EXCEPTION", "KILLED", None]
     assert [each["rank"] for each in attempts] == [1, 1, None]
-    assert "ValueError: a bad sample at train.py:" in attempts[0]["reason"]
+    assert "ValueError: a bad gradient at train.py:" in attempts[0]["reason"]
     # Only torchrun is told the signal. The kernel tells the agent too: of a process that nobody has
     # collected yet, and since Linux 6.15 of any that it followed.
     known = ("rank 1: killed by SIGKILL", "rank 1: ended, and nobody saw how")
@@ -94,18 +96,33 @@ def test_each_attempt_has_its_steps_its_reason_and_what_was_done_again(elastic):
 
 
 def test_its_ranks_stay_two_and_its_steps_are_counted_on(elastic):
-    summary, _ = elastic
+    summary, *_ = elastic
     assert summary["meta"]["world_size"] == 2
-    assert summary["step_time"]["metadata"]["training_total_steps"] == 35
+    assert summary["step_time"]["metadata"]["training_total_steps"] == 36
+
+
+def test_a_step_is_compared_with_the_same_step_of_the_other_rank(elastic):
+    """Rank 0 completed one step more than rank 1 before it was started again."""
+    summary, _, run = elastic
+    table = gather(load_run(run)).step_table
+    assert table is not None
+    assert table.index.tolist() == [*range(13), *range(14, 36)]
+    first, second = (steps.columns for steps in table.rank_steps)
+    for one, other in ((first, second), (second, first)):  # they meet in each step
+        assert (one["start_ns"] <= other["start_ns"] + other["wall_ns"]).all()
+    window = summary["step_time"]["global"]["window"]
+    assert (window["end_step"], window["attempts"]) == (36, None)
+    kinds = {each["kind"] for each in summary["step_time"]["issues"]}
+    assert Kind.INCOMPLETE_DATA.value not in kinds
 
 
 def test_the_wall_time_is_accounted_for_once(elastic):
-    summary, _ = elastic
+    summary, *_ = elastic
     goodput = summary["goodput"]
     parts = goodput["parts_s"]
     assert sum(parts.values()) == pytest.approx(summary["duration_s"], abs=1e-3)
     assert goodput["restarts"] == 2
-    assert goodput["redone_steps"] == 5
+    assert goodput["redone_steps"] == 6
     assert 0 < goodput["share"] < 0.5
     assert parts["redone_steps"] > 0
     lost_s = sum(each["lost_s"] or 0.0 for each in summary["attempts"])
@@ -113,12 +130,12 @@ def test_the_wall_time_is_accounted_for_once(elastic):
 
 
 def test_a_run_that_ended_well_is_told_to_have_been_restarted(elastic):
-    summary, text = elastic
+    summary, text, _ = elastic
     assert summary["failure"] is None
     assert summary["stability"]["diagnosis"]["kind"] == "RESTARTED"
     assert summary["stability"]["diagnosis"]["severity"] == "warn"
     assert "Goodput" in text
-    assert "Attempts 1: 13 steps on 2 ranks; rank 1: ValueError: a bad sample" in text
+    assert "Attempts 1: 14 steps on 2 ranks; rank 1: ValueError: a bad gradient" in text
 
 
 EXITS = """\

@@ -245,7 +245,7 @@ def test_a_short_run_whose_loss_is_lost_says_at_which_step(tmp_path: Path) -> No
     assert done.status == 3
     primary = done.summary["primary_diagnosis"]
     assert (primary["kind"], primary["severity"]) == ("NON_FINITE_LOSS", "crit")
-    assert primary["summary"] == "loss is not finite from step 3 on (it was 1.5 before)."
+    assert primary["summary"] == "loss is NaN or infinite from step 3 on (it was 1.5 before)."
     assert "checkpoint" not in primary["action"]
 
 
@@ -332,4 +332,6 @@ def test_memory_that_runs_out_in_backward_names_the_layer(tmp_path: Path) -> Non
     found = done.summary["primary_diagnosis"]
     assert found["kind"] == "OUT_OF_MEMORY"
     assert "By layer: 0 244.1 MiB" in found["summary"], found["summary"]
+    assert "of address space that RLIMIT_AS (ulimit -v) allows" in found["summary"]
+    assert found["evidence"]["limited_by"] == "RLIMIT_AS"
     done.assert_nothing_is_left()

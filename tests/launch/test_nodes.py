@@ -22,6 +22,7 @@ import pytest
 from node_namespaces import Machines, why_not_possible
 from processes import PYTHON, TRACEML, wait_until
 from traceml.store import folder as folders
+from traceml.store.folder_versions import scan_runs
 from traceml.store.node_folders import NODES, read_node, read_refused
 
 WHY_NOT = why_not_possible()
@@ -47,7 +48,8 @@ class Job:
 
     def logs(self, number: int) -> Path:
         """The only run folder of a machine."""
-        (folder,) = (self.machines.folder(number) / "logs").iterdir()
+        logs = self.machines.folder(number) / "logs"
+        (folder,) = {each.resolve() for each in logs.iterdir()}  # by all its names
         return folder
 
     @property
@@ -198,17 +200,20 @@ def test_the_port_was_open_on_the_address_of_the_job_alone(cut_job: Job):
 
 @pytest.fixture(scope="module")
 def shared_job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job]:
-    """`traceml run -- torchrun --rdzv…` on machines that share a logs folder; the agent of the head
-    is killed while they train."""
+    """`traceml run -- torchrun --rdzv…` on machines that share a logs folder, rank 0's the second
+    to start; the agent of the head is killed while they train."""
     place = tmp_path_factory.mktemp("shared")
     with Machines(2, place, is_shared=True) as machines:
-        started = []
-        for number in range(2):
+        machines.folder(0).mkdir()
+        taken = machines.folder(0) / "logs" / "job" / folders.MANIFEST
+        started: list[Any] = [None, None]
+        for number in (1, 0):
             torchrun = [PYTHON, "-m", "torch.distributed.run", "--nnodes=2", "--rdzv-id=7"]
             torchrun += ["--rdzv-backend=c10d", f"--rdzv-endpoint={machines.address(0)}:29533"]
             torchrun += [f"--local-addr={machines.address(number)}", SCRIPT, *trained(place, 1)]
-            logs = f"--logs-dir={machines.folder(0) / 'logs'}"
-            started.append(machines.start(number, [TRACEML, "run", logs, "--", *torchrun]))
+            logs = ["--run-name=job", f"--logs-dir={machines.folder(0) / 'logs'}"]
+            started[number] = machines.start(number, [TRACEML, "run", *logs, "--", *torchrun])
+            wait_until(taken.is_file, "the first machine has the name")
         (head,) = wait_until(
             lambda: list((machines.folder(0) / "logs").glob(f"*/{NODES}/*/rank-*.steps")),
             "the other machine's steps are there",
@@ -232,6 +237,13 @@ def test_machines_that_share_a_folder_write_into_it(shared_job: Job):
     assert sorted(rank for node in summary["nodes"] for rank in node["ranks"]) == [0, 1]
     assert all(node["is_complete"] for node in summary["nodes"])
     assert summary["nodes"][1]["clock_uncertainty_s"] < 0.1
+
+
+def test_the_run_has_its_name_whichever_machine_was_first_to_take_it(shared_job: Job):
+    logs = shared_job.machines.folder(0) / "logs"
+    assert shared_job.summary["meta"]["run_name"] == "job"
+    assert (logs / "job" / folders.SUMMARY).is_file()
+    assert list(scan_runs(logs).versions) == ["job"]
 
 
 def test_a_restarted_head_has_all_steps(shared_job: Job):
@@ -265,7 +277,7 @@ def lost_job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job]:
 
 def test_a_machine_whose_head_is_lost_keeps_its_records_and_says_how_to_go_on(lost_job: Job):
     said = lost_job.machines.said(1)
-    assert "the head (node-a) has not got all records of node-b" in said
+    assert "node-a, which collects the run, has not got all records of node-b" in said
     assert f"traceml recover {lost_job.logs(0)}" in said
     assert lost_job.statuses[1] != 0  # torchrun's own: the training failed there
 
@@ -282,7 +294,7 @@ def test_what_is_left_of_a_lost_job_becomes_one_summary(lost_job: Job, tmp_path:
     assert [node["name"] for node in summary["nodes"]] == ["node-a", "node-b"]
     assert [node["ranks"] for node in summary["nodes"]] == [[0], [1]]
     notes = " ".join(summary["tracer"]["notes"])
-    assert "1 node of 3 never reached the head" in notes
+    assert "1 node of 3 never reached the machine that collects the run" in notes
     assert "cut off" not in notes
 
 
@@ -297,7 +309,8 @@ runpy.run_path({SCRIPT!r}, run_name="__main__")
 
 @pytest.fixture(scope="module")
 def init_job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job]:
-    """torchrun on two machines with two ranks each, every one of which calls `traceml.init()`."""
+    """torchrun on two machines with two ranks each, every one of which calls `traceml.init()`; the
+    second one has a logs folder that nobody can write."""
     place = tmp_path_factory.mktemp("init")
     (place / "train.py").write_text(INIT)
     with Machines(2, place) as machines:
@@ -306,7 +319,15 @@ def init_job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job]:
             torchrun = [PYTHON, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=2"]
             torchrun += [f"--node-rank={number}", f"--master-addr={machines.address(0)}"]
             started.append(
-                machines.start(number, [*torchrun, str(place / "train.py"), "--steps=20"])
+                machines.start(
+                    number,
+                    [*torchrun, str(place / "train.py"), "--steps=20"],
+                    {"TMPDIR": str(place)},
+                    before=f"mkdir {machines.folder(1) / 'logs'} && mount -t tmpfs -o ro tmpfs "
+                    f"{machines.folder(1) / 'logs'}"
+                    if number
+                    else "true",
+                )
             )
         yield Job(machines, [each.wait(TIMEOUT_S) for each in started])
 
@@ -317,8 +338,14 @@ def test_ranks_that_call_init_are_one_run(init_job: Job):
     assert [node["ranks"] for node in summary["nodes"]] == [[0, 1], [2, 3]]
     assert all(node["is_complete"] for node in summary["nodes"])
     assert summary["tracer"]["steps_recorded"] == 80
-    assert summary["tracer"]["notes"] == []
     assert "the summary of all machines is node-a:" in init_job.machines.said(1)
+
+
+def test_a_machine_whose_logs_folder_cannot_be_written_is_part_of_the_run(init_job: Job):
+    (note,) = init_job.summary["tracer"]["notes"]
+    where = init_job.machines.folder(1) / "logs"
+    assert note.startswith(f"node node-b: {where} cannot be written here (Read-only file system)")
+    assert note.removeprefix("node node-b: ") in init_job.machines.said(1)
 
 
 # A link that is slow
@@ -326,14 +353,16 @@ def test_ranks_that_call_init_are_one_run(init_job: Job):
 
 @pytest.fixture(scope="module")
 def delayed_job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job]:
-    """Three machines; whatever goes to or comes from the last one takes 60 ms longer."""
+    """Three machines; whatever goes to or comes from the last one takes 60 ms longer. Their ranks
+    are started by hand, so that no launcher says how many machines there are."""
     with Machines(3, tmp_path_factory.mktemp("delayed")) as machines:
         machines.delay(2, delay_ms=60)
         started = []
         for number in range(3):
-            run = [TRACEML, "run", SCRIPT, "--nnodes=3", f"--node-rank={number}"]
-            run += [f"--master-addr={machines.address(0)}", "--run-name=job"]
-            started.append(machines.start(number, [*run, "--args", "--steps=30"]))
+            place = {"RANK": str(number), "WORLD_SIZE": "3", "MASTER_PORT": "29544"}
+            place["MASTER_ADDR"] = machines.address(0)
+            run = [TRACEML, "run", SCRIPT, "--run-name=job", "--args", "--steps=30"]
+            started.append(machines.start(number, run, place))
         yield Job(machines, [each.wait(TIMEOUT_S) for each in started])
 
 
@@ -346,6 +375,13 @@ def test_the_machine_behind_a_slow_link_is_named(delayed_job: Job):
     assert found["COMM_BOUND"]["nodes"] == ["node-c"]
     primary = delayed_job.summary["primary_diagnosis"]
     assert primary["kind"] in OF_A_BUSY_MACHINE or "Test the link of node-c" in primary["action"]
+
+
+def test_ranks_that_people_start_by_hand_are_one_run(delayed_job: Job):
+    nodes = [(node["name"], node["ranks"]) for node in delayed_job.summary["nodes"]]
+    assert sorted(nodes) == [("node-a", [0]), ("node-b", [1]), ("node-c", [2])]
+    assert delayed_job.summary["tracer"]["notes"] == []
+    assert delayed_job.summary["tracer"]["steps_recorded"] == 90
 
 
 def test_no_link_is_called_slow_where_none_is(init_job: Job, launched_job: Job, cut_job: Job):
@@ -413,7 +449,10 @@ def readonly_job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job]:
             )
         wait_for_steps(logs / "job" / NODES / "node-b")
         machines.run_inside(started[1], f"mount --bind {logs} {logs}")
-        machines.run_inside(started[1], f"mount -o remount,bind,ro {logs}")
+        # Refused while a file is open there for writing: the agent opens some for a moment.
+        read_only = f"mount -o remount,bind,ro {logs}"
+        tries = f"for n in $(seq 100); do {read_only} && exit; sleep 0.1; done; exit 1"
+        machines.run_inside(started[1], tries)
         wait_until(
             lambda: list(place.glob("traceml-*/rank-*.steps")), "the node records somewhere else"
         )
@@ -509,3 +548,19 @@ def test_machines_that_come_and_go_are_attempts_of_one_run(elastic_job: Job):
     assert summary["failure"] is None
     assert summary["stability"]["diagnosis"]["kind"] == "RESTARTED"
     assert summary["goodput"]["restarts"] == 2
+
+
+def test_steps_of_another_number_of_machines_are_not_compared(elastic_job: Job):
+    summary = elastic_job.summary
+    steps = [each["steps"] for each in summary["attempts"]]
+    assert summary["step_time"]["metadata"]["training_total_steps"] == sum(steps)
+    window, rows = (summary["step_time"][name] for name in ("global", "groups"))
+    window = window["window"]
+    alone = window["attempts"] == [1, 3]
+    assert window["attempts"] == ([1, 3] if alone else [2])
+    assert len(rows["rows"]) == (1 if alone else 2)
+    assert window["steps_left_out"] == (steps[1] if alone else steps[0] + steps[2])
+    # The rank that stayed may have completed one step more than that which was lost.
+    assert window["steps_analyzed"] + window["warmup_steps"] >= max(steps) - 1
+    kinds = {each["kind"] for each in summary["step_time"]["issues"]}
+    assert "INCOMPLETE_DATA" not in kinds

@@ -128,7 +128,7 @@ def test_the_status_is_that_of_the_job_and_the_failed_rank_is_named(
     assert (failed["JobState"], failed["ExitCode"]) == ("FAILED", "1:0")
     summary = read_summary(cluster, "within")
     assert summary["primary_diagnosis"]["kind"] == "EXCEPTION"
-    assert summary["primary_diagnosis"]["summary"].startswith("Rank 3 failed at step 21")
+    assert summary["primary_diagnosis"]["summary"].startswith("Rank 3 of node-b failed at step 21")
     assert "planted failure" in summary["failure"]["traceback"]
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from traceml.model.launcher_place import (
     RankPlace,
+    counts_machines,
     has_rank,
     launch_id,
     place_in_environment,
@@ -47,11 +48,19 @@ RAY = {
     "NODE_RANK": "1",
 }
 OPERATOR = {"RANK": "1", "WORLD_SIZE": "2", "PET_NNODES": "2"}
+DEEPSPEED = {
+    "RANK": "3",
+    "WORLD_SIZE": "4",
+    "LOCAL_RANK": "1",
+    "LOCAL_SIZE": "2",
+    "CROSS_RANK": "1",
+    "CROSS_SIZE": "2",
+}
 
 
 @pytest.fixture(autouse=True)
 def _no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in {*SLURM_TASK, *TORCHRUN, *OPEN_MPI, *MPICH, *RAY, *OPERATOR}:
+    for name in {*SLURM_TASK, *TORCHRUN, *OPEN_MPI, *MPICH, *RAY, *OPERATOR, *DEEPSPEED}:
         monkeypatch.delenv(name, raising=False)
 
 
@@ -81,6 +90,7 @@ def _no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.param(MPICH, RankPlace(1, 2, 1, 2, 0), False, id="MPICH"),
         pytest.param(RAY, RankPlace(1, 2, 0, 1, 1), True, id="Ray"),
         pytest.param(OPERATOR, RankPlace(1, 2, 0, 1, 1), True, id="Kubernetes' PyTorch operator"),
+        pytest.param(DEEPSPEED, RankPlace(3, 4, 1, 2, 1), True, id="DeepSpeed"),
     ],
 )
 def test_the_place_of_a_process(
@@ -94,6 +104,26 @@ def test_the_place_of_a_process(
     assert place_in_environment() == place
     assert spans_machines() == is_on_several
     assert has_rank() == (place != RankPlace())
+
+
+@pytest.mark.parametrize(
+    ("environment", "is_counted"),
+    [
+        pytest.param({}, False, id="no launcher"),
+        pytest.param({"RANK": "0", "WORLD_SIZE": "2"}, False, id="ranks started by hand"),
+        pytest.param({"RANK": "0", "WORLD_SIZE": "2", "PET_NNODES": "2"}, True, id="an operator"),
+        pytest.param(TORCHRUN, True, id="torchrun"),
+        pytest.param(SLURM_TASK, True, id="a task of Slurm"),
+        pytest.param(OPEN_MPI, True, id="Open MPI"),
+        pytest.param(DEEPSPEED, True, id="DeepSpeed"),
+    ],
+)
+def test_it_is_known_whether_a_launcher_counts_machines(
+    environment: dict[str, str], is_counted: bool, monkeypatch: pytest.MonkeyPatch
+):
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert counts_machines() == is_counted
 
 
 def test_a_job_that_is_started_again_is_another_launch(monkeypatch: pytest.MonkeyPatch):

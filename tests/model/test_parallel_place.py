@@ -49,6 +49,15 @@ def test_a_place_is_told_in_words(place, words):
         pytest.param(
             mesh(dp_replicate=2, dp_shard=2), [(0, 1, 2, 3)], id="shards do the same work"
         ),
+        pytest.param(
+            [ParallelPlace(model=(3 + at % 2, 9)) for at in range(4)],
+            [(0, 2), (1, 3)],
+            id="other models in a pipeline of the script's own",
+        ),
+        pytest.param(
+            [ParallelPlace(model=(3, 9)), NO_PLACE], [(0, 1)], id="one model is not known"
+        ),
+        pytest.param([ParallelPlace((), (0,), (at, 9)) for at in (3, 4)], [(0, 1)], id="one stage"),
     ],
 )
 def test_peers_are_those_that_do_the_same_work(places, groups):

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +20,7 @@ from run_folders import write_run
 from traceml.agent.close import recover, summarise
 from traceml.api.artifact_contents import located
 from traceml.api.find_runs import recover as recover_by_name
+from traceml.cli import main
 from traceml.model.environment import TROUBLE_MARK
 from traceml.model.errors import UsageError
 from traceml.model.failure import AgentSaw, Death
@@ -28,6 +32,7 @@ from traceml.store.load import ARTIFACTS, load_run
 from traceml.store.node_folders import (
     NODE,
     NODES,
+    closing_words,
     free_name,
     node_folders,
     read_node,
@@ -171,12 +176,25 @@ def test_a_node_that_never_came_is_counted(tmp_path: Path):
     assert "INCOMPLETE_DATA" in {issue.kind for issue in summary.step_time.issues}
 
 
+def test_a_head_that_was_lost_is_named(tmp_path: Path):
+    """Its machine is gone, and the folders of the others were put together."""
+    _, second, third = write_nodes(tmp_path, nodes=3, run=make_run(ranks=6))
+    for folder in (second, third):
+        state = read_node(folder)
+        assert state is not None
+        write_node(folder, replace(state, head_machine="host-a"))
+    (note,) = load_run(second).notes
+    assert note.startswith("these are the records of one machine alone: its run was collected on ")
+    (note,) = load_run(bring_to_head(second, third)).notes
+    assert note.startswith("the run folder of host-a, which collected the run, is not here")
+
+
 def test_what_the_head_refused_is_said(tmp_path: Path):
     head = bring_to_head(*write_nodes(tmp_path, 2))
     (head / NODES / "refused.json").write_text(json.dumps({"token": 3}))
     summary = summarise(head)
     assert summary.tracer is not None
-    assert any("refused 3 requests without the run's token" in n for n in summary.tracer.notes)
+    assert any("3 requests without the run's token were refused" in n for n in summary.tracer.notes)
 
 
 def test_damage_in_nodes_is_passed_over(tmp_path: Path):
@@ -198,6 +216,11 @@ def test_a_node_whose_folder_is_damaged_is_left_out_and_named(tmp_path: Path):
 
 
 # Recovery
+
+
+def test_the_folder_of_one_node_alone_is_no_summary_of_all_ranks(tmp_path: Path):
+    _, other = write_nodes(tmp_path, 2, run=make_run(ranks=4))
+    assert " · 2 of 4 ranks · " in str(recover(other).text).splitlines()[0]
 
 
 def test_recovered_folders_equal_what_the_head_would_have_written(tmp_path: Path):
@@ -251,6 +274,59 @@ def test_folders_of_two_runs_are_not_put_together(tmp_path: Path):
     stranger = split_run(make_run(ranks=8), 2)[1]
     with pytest.raises(UsageError, match="not of the same run"):
         recover(head, [write_run(tmp_path / "stranger", stranger)])
+
+
+def test_a_run_of_another_day_or_with_the_same_ranks_is_no_node_that_never_joined(tmp_path: Path):
+    head, other = write_nodes(tmp_path, 2)
+    (other / NODE).unlink()
+    twin = shutil.copytree(head, tmp_path / "twin")
+    (twin / NODE).unlink()
+    manifest, ending = folders.read_manifest(other), folders.read_ending(other)
+    assert ending is not None
+    next_day = {"started_unix_s": manifest.started_unix_s + 86_400}
+    folders.write_manifest(other, replace(manifest, **next_day))
+    folders.write_ending(other, replace(ending, unix_s=ending.unix_s + 86_400))
+    for stranger in (other, twin):
+        with pytest.raises(UsageError, match="not of the same run"):
+            recover(head, [stranger])
+
+
+def _commands(words: str) -> list[list[str]]:
+    return [shlex.split(each)[1:] for each in re.findall(r"`(traceml recover [^`]*)`", words)]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param({"run_id": "of-a-wrong-token", "clock_offset_s": None}, id="wrong token"),
+        pytest.param({"trouble": "no route"}, id="the link was cut at the end"),
+        pytest.param({"way": NodeWay.SHARED}, id="the head was gone"),
+    ],
+)
+def test_the_recovery_that_a_node_advises_at_its_end_works(
+    tmp_path: Path, changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+):
+    head, other = write_nodes(tmp_path / "apart", 2)
+    state = read_node(other)
+    assert state is not None
+    is_shared = changes.get("way") is NodeWay.SHARED
+    head_folder = str(tmp_path / "logs" / "job") if is_shared else ""
+    write_node(other, replace(state, is_finished=is_shared, head_folder=head_folder, **changes))
+    folder = shutil.copytree(head, tmp_path / "logs" / "job")
+    if is_shared:
+        (folder / NODES).mkdir()
+        shutil.move(other, folder / NODES / "host-b")
+        other = folder / NODES / "host-b"
+    else:  # as a person copies it to where the head's folder is
+        other = shutil.copytree(other, tmp_path / "logs" / "job.host-b")
+    (command,) = _commands(str(closing_words(other)))
+    monkeypatch.chdir(tmp_path)
+    assert main(["job" if word == "RUN" else word for word in command]) == 0
+    summary = read_summary(folder / folders.SUMMARY)
+    assert [node.ranks for node in summary.nodes] == [(0, 1), (2, 3)]
+    assert [note for note in summary.tracer.notes if "recover" in note] == []
+    assert main(["job" if word == "RUN" else word for word in command]) == 0  # changes nothing
+    assert len(read_summary(folder / folders.SUMMARY).nodes) == 2
 
 
 def test_a_node_that_has_moved_into_its_run_is_no_run_of_its_own(tmp_path: Path):

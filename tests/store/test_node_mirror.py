@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import random
+import tracemalloc
 import zlib
 from pathlib import Path
 
@@ -227,8 +228,8 @@ def test_the_listing_of_a_copy_has_checksums(copy: Path):
 def test_a_file_of_a_copy_is_read_again_only_where_it_has_changed(
     copy: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    read, summed = [], node_mirror._summed
-    monkeypatch.setattr(node_mirror, "_summed", lambda path: read.append(path.name) or summed(path))
+    read, opened = [], node_mirror._open
+    monkeypatch.setattr(node_mirror, "_open", lambda path: read.append(path.name) or opened(path))
     for name in ("a.jsonl", "b.jsonl"):
         apply_piece(copy, FilePiece(name, 0, b"abc"))
     listing = CopyListing()
@@ -237,6 +238,23 @@ def test_a_file_of_a_copy_is_read_again_only_where_it_has_changed(
     apply_piece(copy, FilePiece("b.jsonl", 3, b"d"))
     assert listing.files(copy) == {**first, "b.jsonl": (4, zlib.crc32(b"abcd"))}
     assert sorted(read) == ["a.jsonl", "b.jsonl", "b.jsonl"]
+
+
+def test_a_large_file_is_compared_piece_by_piece(
+    node: Path, copy: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """After a broken link both sides read what they have: a node's memory must not grow with it."""
+    output = bytes(8 << 20)
+    (node / "output.log").write_bytes(output)
+    apply_piece(copy, FilePiece("output.log", 0, output))
+    there = CopyListing().files(copy)
+    changes = FolderChanges(node)
+    tracemalloc.start()
+    changes.begin_from(there)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 4 << 20
+    assert "output.log" not in {piece.name for piece in changes.next_pieces()}
 
 
 def test_a_listing_that_nobody_waits_for_is_not_made(copy: Path):

@@ -37,6 +37,12 @@ def test_nodes_have_rows_the_slowest_first() -> None:
     assert lines[head + 3].endswith("  head")
 
 
+def test_where_no_step_was_taken_no_unit_is_named() -> None:
+    lines = text_of(on_nodes(make_run(ranks=2, steps=0), 2)).splitlines()
+    head = lines.index("  Nodes")
+    assert lines[head + 1].split() == ["node", "ranks", "CPU", "RAM", "clock"]
+
+
 def test_one_machine_has_no_table_of_nodes() -> None:
     assert "Nodes" not in text_of(make_run(ranks=4))
 

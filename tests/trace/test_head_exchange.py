@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import signal
 import socket
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Thread
 
 import pytest
 import torch.distributed as dist
 from torch.distributed import device_mesh
 
-from processes import wait_until
-from traceml.model.environment import MARKS
+from processes import PATIENCE_S, wait_until
+from traceml.model.environment import AGENT_MARK, MARKS
 from traceml.model.launcher_place import spans_machines
 from traceml.model.node import (
     HEAD_MARK,
@@ -27,6 +31,7 @@ from traceml.model.node import (
 )
 from traceml.trace import head_exchange
 from traceml.trace.head_exchange import LATE_BEGIN_STEPS, MAX_TRIES, HeadExchange
+from traceml.trace.marks import write_mark
 from traceml.trace.session import Session
 
 TORCHRUN = {
@@ -50,7 +55,7 @@ def session(tmp_path: Path) -> Iterator[Session]:
 def store(monkeypatch: pytest.MonkeyPatch) -> dist.Store:
     """The job's store: every process of the test has the same one."""
     made = dist.HashStore()
-    monkeypatch.setattr(head_exchange, "_job_store", lambda: made)
+    monkeypatch.setattr(head_exchange, "job_store", lambda: made)
     return made
 
 
@@ -85,9 +90,14 @@ def test_rank_0_asks_its_agent_and_publishes_the_answer(session, store, job):
     assert store.check([STORE_EXPECTED_KEY])
     (session.run_folder / MARKS / HEAD_MARK).write_text("where")
     passed_time(exchange)
-    exchange._look()
+    exchange._exchange()
     assert store.get(STORE_KEY) == b"where"
+    assert session.looks == [exchange._exchange]  # until the other machine knows it
+    store.set(joined_key(1), b"1")
+    passed_time(exchange)
+    exchange._exchange()
     assert session.looks == []
+    assert (session.run_folder / MARKS / JOINED_MARK).read_text() == "1"
 
 
 def test_the_first_rank_of_another_machine_finds_it(session, store, job):
@@ -97,10 +107,10 @@ def test_the_first_rank_of_another_machine_finds_it(session, store, job):
     exchange._begin()
     assert marks(session) == set()
     assert store.check([traced_key(1)])
-    assert session.looks == [exchange._look]
+    assert session.looks == [exchange._exchange]
     store.set(STORE_KEY, "where")
     passed_time(exchange)
-    exchange._look()
+    exchange._exchange()
     assert (session.run_folder / MARKS / JOIN_MARK).read_bytes() == b"where"
     assert marks(session) == {JOIN_MARK}
     assert store.check([joined_key(1)])
@@ -179,18 +189,202 @@ def test_the_end_of_a_long_job_does_not_wait(session, store, job, monkeypatch):
     assert (session.run_folder / MARKS / JOINED_MARK).read_text() == "0"
 
 
+STORE_ELSEWHERE = """\
+import sys
+from torch.distributed import TCPStore
+store = TCPStore("127.0.0.1", 0, is_master=True)
+print(store.port, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def silent_store(
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[tuple[dist.Store, Callable[[], None]]]:
+    """The job's store on a machine that can be lost: from then on it never answers."""
+    with subprocess.Popen(
+        [sys.executable, "-c", STORE_ELSEWHERE],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as server:
+        assert server.stdout is not None
+        store = dist.TCPStore("127.0.0.1", int(server.stdout.readline()), is_master=False)
+        monkeypatch.setattr(head_exchange, "job_store", lambda: store)
+        yield store, lambda: server.send_signal(signal.SIGSTOP)
+        server.kill()
+
+
+def concludes(exchange: HeadExchange) -> bool:
+    """Whether the end of a job comes to its own end: a store that never answers is never done."""
+    ending = Thread(target=exchange._conclude, daemon=True)
+    ending.start()
+    ending.join(PATIENCE_S)
+    return not ending.is_alive()
+
+
+@pytest.mark.parametrize("rank", ["0", "1"])
+def test_the_end_asks_no_lost_machine_for_what_is_known(rank, session, silent_store, job):
+    store, lose_it = silent_store
+    job(RANK=rank, GROUP_RANK=rank)
+    (session.run_folder / MARKS).mkdir()
+    (session.run_folder / MARKS / HEAD_MARK).write_text("where")
+    store.set(STORE_KEY, b"where")
+    store.set(joined_key(1), b"1")
+    exchange = HeadExchange(session)
+    exchange._begin()
+    lose_it()
+    assert concludes(exchange)
+
+
+def test_a_process_that_fails_asks_no_lost_machine(session, silent_store, job, monkeypatch):
+    _, lose_it = silent_store
+    job()
+    exchange = HeadExchange(session)
+    exchange._begin()
+    exchange._begun_s -= head_exchange.SHORT_JOB_S
+    lose_it()
+    monkeypatch.setattr(sys, "last_value", RuntimeError("connection lost"), raising=False)
+    assert concludes(exchange)  # the other machine never joined
+
+
+# Ranks that people, or their scripts, start by hand: nobody says on how many machines
+
+BY_HAND = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR")
+
+
+@pytest.fixture
+def by_hand(
+    monkeypatch: pytest.MonkeyPatch, store: dist.Store, tmp_path: Path
+) -> Callable[[int, str], HeadExchange]:
+    """Begins the exchange of a rank of four on a machine."""
+    for name in BY_HAND:
+        monkeypatch.delenv(name, raising=False)
+
+    def begin(rank: int, machine: str) -> HeadExchange:
+        be(rank, machine)
+        made = Session(tmp_path / machine, None, None)
+        made.run_folder.mkdir(exist_ok=True)
+        exchange = HeadExchange(made)
+        exchange._begin()
+        return exchange
+
+    def be(rank: int, machine: str) -> None:
+        monkeypatch.setattr(head_exchange, "place", lambda: (rank, 4, rank, 4, 0))
+        monkeypatch.setattr(head_exchange, "machine_id", lambda: machine)
+
+    begin.be = be  # type: ignore[attr-defined]
+    return begin
+
+
+def look_again(exchange: HeadExchange) -> None:
+    passed_time(exchange)
+    exchange._exchange()
+
+
+def test_ranks_started_by_hand_on_two_machines_find_each_other(by_hand, store):
+    first = by_hand(0, "host-a")
+    neighbour, third, fourth = by_hand(1, "host-a"), by_hand(2, "host-b"), by_hand(3, "host-b")
+    assert neighbour._session.looks == []  # it is where rank 0 is: nothing is left to do
+    by_hand.be(0, "host-a")
+    look_again(first)
+    assert marks(first._session) == {HEAD_WANTED_MARK}
+    (first._session.run_folder / MARKS / HEAD_MARK).write_text("where")
+    look_again(first)
+    for rank, exchange in ((2, third), (3, fourth)):
+        by_hand.be(rank, "host-b")
+        look_again(exchange)
+        assert (exchange._session.run_folder / MARKS / JOIN_MARK).read_bytes() == b"where"
+        assert exchange._session.looks == []
+    by_hand.be(0, "host-a")
+    first._conclude()
+    assert marks(first._session) == {HEAD_WANTED_MARK, HEAD_MARK}  # ranks are not machines
+
+
+def test_ranks_of_one_other_machine_are_not_told_as_several(by_hand, store):
+    """The head would wait for as many machines at its end."""
+    first = by_hand(0, "host-a")
+    (first._session.run_folder / MARKS).mkdir()
+    (first._session.run_folder / MARKS / HEAD_MARK).write_text("where")
+    for rank in (1, 2, 3):
+        by_hand(rank, "host-b")
+    by_hand.be(0, "host-a")
+    look_again(first)
+    for rank in (1, 2, 3):
+        store.set(joined_key(rank), b"1")
+    look_again(first)
+    assert first._session.looks == []
+    assert marks(first._session) == {HEAD_MARK}
+
+
+def test_ranks_started_by_hand_on_one_machine_open_nothing(by_hand, monkeypatch):
+    monkeypatch.setattr(head_exchange, "MAX_END_WAIT_S", 3600.0)
+    first, second = by_hand(0, "host-a"), by_hand(1, "host-a")
+    by_hand.be(0, "host-a")
+    for _ in range(2 * MAX_TRIES):
+        look_again(first) if first._exchange in first._session.looks else None
+    first._conclude()
+    second._conclude()
+    assert marks(first._session) == set()
+    assert (first._session.looks, second._session.looks) == ([], [])
+
+
+def test_a_short_job_started_by_hand_waits_for_its_machines(by_hand, store, monkeypatch):
+    monkeypatch.setattr(head_exchange, "MAX_END_WAIT_S", 3600.0)
+    first, other = by_hand(0, "host-a"), by_hand(1, "host-b")
+    by_hand.be(0, "host-a")
+    with ThreadPoolExecutor() as threads:
+        ending = threads.submit(first._conclude)
+        wait_until(lambda: HEAD_WANTED_MARK in marks(first._session), "rank 0 asks its agent")
+        (first._session.run_folder / MARKS / HEAD_MARK).write_text("where")
+        wait_until(lambda: store.check([STORE_KEY]), "rank 0 publishes it")
+        assert not ending.done()
+        store.set(joined_key(1), b"1")
+        ending.result()
+    assert other._store is not None
+
+
+@pytest.mark.parametrize("is_counted", [True, False], ids=["counted", "by hand"])
+def test_nobody_waits_for_a_head_whose_agent_is_gone(
+    session, by_hand, job, store, monkeypatch, is_counted
+):
+    monkeypatch.setattr(head_exchange, "MAX_END_WAIT_S", 3600.0)
+    if is_counted:
+        job()
+        first = HeadExchange(session)
+        first._begin()
+        job(RANK="1", GROUP_RANK="1")
+        other = HeadExchange(session)
+        other._begin()
+        job()
+    else:
+        first, other = by_hand(0, "host-a"), by_hand(1, "host-b")
+        by_hand.be(0, "host-a")
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    write_mark(first._session.run_folder, AGENT_MARK, f"{gone.pid} {socket.gethostname()}".encode())
+    first._conclude()
+    if is_counted:
+        job(RANK="1", GROUP_RANK="1")
+    else:
+        by_hand.be(1, "host-b")
+    other._conclude()
+    assert JOIN_MARK not in marks(other._session)
+
+
 def test_tries_are_few_and_far_between(session, store, job, monkeypatch):
     job(RANK="1")
     looked = []
     monkeypatch.setattr(type(store), "check", lambda *_: looked.append(1), raising=False)
     exchange = HeadExchange(session)
     exchange._begin()
-    exchange._look()  # the next step, much too soon
+    exchange._exchange()  # the next step, much too soon
     assert len(looked) == 1
     for _ in range(2 * MAX_TRIES):
         passed_time(exchange)
-        if exchange._look in session.looks:
-            exchange._look()
+        if exchange._exchange in session.looks:
+            exchange._exchange()
     assert len(looked) == MAX_TRIES
     assert session.looks == []
 
@@ -285,7 +479,7 @@ def test_a_group_that_was_made_past_us_is_found_after_the_first_steps(
     assert not store.check([STORE_EXPECTED_KEY])
     after_steps(session, 10)
     assert store.check([STORE_EXPECTED_KEY])
-    assert session.looks == [exchange._look]
+    assert session.looks == [exchange._exchange]
 
 
 def test_where_no_group_is_made_nobody_looks_for_ever(session):

@@ -10,6 +10,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
+from traceml.model.parallel_place import NO_PLACE
 from traceml.store import logged
 from traceml.trace import current, hooks
 from traceml.trace.parallel_place import READ_AFTER_STEPS, PlaceReader
@@ -81,10 +82,16 @@ def test_a_mesh_of_all_ranks_says_something_where_it_splits_the_model(
     assert place_of(traced).label == label
 
 
-def test_a_plain_job_says_nothing(traced, rank_five_of_eight):
+def test_a_plain_job_says_how_large_its_model_is(traced, rank_five_of_eight):
     dist.new_group([4, 5])  # nobody says what it is for
     train()
-    assert place_of(traced).label == ""
+    place = place_of(traced)
+    assert (place.label, place.model) == ("", (1, 2))  # a layer with its weight and bias
+
+
+def test_a_rank_that_trains_alone_says_nothing(traced):
+    train()
+    assert place_of(traced) == NO_PLACE
     assert "place" not in {message["kind"] for message in traced.messages()}
 
 

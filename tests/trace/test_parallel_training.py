@@ -26,13 +26,15 @@ JOBS = {
     "mesh": (4, "fsdp_and_tensor_parallel", "--late-rank", 1, "--delay-ms", 400),
     "pipeline": (2, "pipeline", "--schedule", "GPipe", "--slow-stage", 1),
     "replicas": (4, "pipeline", "--replicas", 2, "--slow-stage", 1, "--late-rank", 2),
+    "by hand": (4, "pipeline_by_hand"),
     "long sequences": (2, "sequence_lengths", "--long-rank", 1),
     "in turns": (3, "sequence_lengths", "--takes-turns"),
     "experts": (3, "experts", "--busy-expert", 2),
 }
 """Their ranks, and what the script is told: a late rank of a mesh with two dimensions; a pipeline
-whose last stage has more layers; two of them, in one of which a stage is late as well; longer
-sequences on one rank, or on one after the other; and an expert that most tokens go to."""
+whose last stage has more layers; two of them, in one of which a stage is late as well; two that no
+library knows of; longer sequences on one rank, or on one after the other; and an expert that most
+tokens go to."""
 COMPARED = ("mesh", "pipeline")
 """These run a second time without tracing."""
 
@@ -140,6 +142,13 @@ def test_of_two_pipelines_the_late_replica_is_named_and_not_the_longer_stage(job
     assert job.late() == [(2,)]
     assert "than rank 0" in next(each.claim for each in job.found if each.ranks == (2,))
     assert job.facts.pipeline.longest.ranks == (1, 3)
+
+
+def test_ranks_with_more_layers_are_no_stragglers_where_no_library_knows_of_stages(jobs):
+    job = jobs["by hand", True]
+    assert job.late() == []
+    finding = next(each for each in job.found if each.kind is pipeline_imbalance.KIND)
+    assert finding.ranks == (2, 3)
 
 
 @pytest.mark.parametrize(

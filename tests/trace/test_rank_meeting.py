@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Thread
@@ -147,6 +148,37 @@ def test_under_torchrun_a_run_goes_on_without_its_first_rank(
     say_who_looks(run_folder, os.getpid())
     meeting().tell({"folder": str(run_folder), "maker": dead_process()})
     assert not meeting().is_first()
+
+
+MAKE_NOTHING = """\
+import sys
+from pathlib import Path
+from traceml.trace.rank_meeting import RankMeeting
+print(RankMeeting(Path(sys.argv[1])).is_first(), flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", ["torchrun", "another"])
+def test_a_first_rank_that_was_killed_before_it_said_anything_is_not_waited_for(
+    tmp_path: Path, launcher: str, monkeypatch: pytest.MonkeyPatch
+):
+    if launcher == "torchrun":
+        monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    path = Path(meeting().path)
+    with subprocess.Popen(
+        [sys.executable, "-c", MAKE_NOTHING, str(path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as first:
+        assert first.stdout is not None and first.stdout.readline() == "True\n"
+        assert not meeting().is_first()  # it is about to make the run
+        first.kill()
+    assert meeting().is_first()
+    assert not meeting().is_first()
+    assert [*tmp_path.iterdir()] == [path]
 
 
 def test_a_damaged_file_keeps_nobody_from_a_run(tmp_path: Path):

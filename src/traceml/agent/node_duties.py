@@ -55,8 +55,10 @@ HEAD_WAITS_S = 25.0
 """How long the end of the head waits for the last records of other nodes …"""
 HEAD_SILENCE_S = 8.0
 """… of which something was heard within this time."""
-FIRST_NODE_S = 6.0
-"""How long it waits for a first one where rank 0 did not say how many know the head: it may have
+SILENT_WAIT_S = 6.0
+"""How long it waits for one that is silent: its link may only just work again."""
+FIRST_NODE_WAIT_S = 6.0
+"""How long it waits for a first one, where rank 0 did not say how many know the head: it may have
 died, and a short job is over before they have found each other."""
 ORIGIN_TIMEOUT_S = 15.0
 """How long a node waits until the agent of the command that began the run is its head."""
@@ -192,10 +194,13 @@ class NodeDuties:
         while (waited_s := time.monotonic() - began_s) < HEAD_WAITS_S:
             waits = self._server.unfinished_nodes().values()
             heard = self._server.node_count
-            have_come = heard >= joined if joined is not None else heard or waited_s > FIRST_NODE_S
-            if have_come and all(
+            have_come = (
+                heard >= joined if joined is not None else heard or waited_s > FIRST_NODE_WAIT_S
+            )
+            is_silent = waited_s > SILENT_WAIT_S and all(
                 silent_s is not None and silent_s > HEAD_SILENCE_S for silent_s in waits
-            ):
+            )
+            if have_come and (is_silent or not waits):
                 return
             time.sleep(POLL_S)
 
@@ -212,7 +217,8 @@ class NodeDuties:
     # Another node
 
     def _join(self, address: HeadAddress) -> None:
-        self._joined = address
+        """Begins to send to a head; raises OSError, such as for a full disk: then it is tried
+        again."""
         state = read_node(self._folder)
         if state is None or state.run_id != address.run_id:
             state = self._new_state(address)
@@ -232,6 +238,7 @@ class NodeDuties:
             self._folder, address, is_shared, Path(authority) if authority else None, self._said
         )
         self._link.start()
+        self._joined = address
 
     def _move_to_shared(self, address: HeadAddress, state: NodeState) -> str | None:
         """Moves this node's folder into the head's, where both machines share that; returns its
@@ -242,6 +249,9 @@ class NodeDuties:
         if not address.folder:
             return None
         nodes = Path(address.folder) / NODES
+        if self._folder.is_symlink():  # it has moved, and moves no more
+            target = self._folder.resolve()
+            return target.name if target.parent == nodes.resolve() else None
         try:
             if read_regular(nodes / SHARED_MARK).decode() != address.nonce:
                 return None

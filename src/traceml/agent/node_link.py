@@ -59,6 +59,9 @@ COMPRESSION = 6
 _packer = msgspec.msgpack.Encoder()
 
 
+_LINK_FAILS = "its link to the machine that collects the run fails and is tried again"
+
+
 class HeadRefuses(Exception):
     """The head will not take this node's records, however often it is asked."""
 
@@ -191,7 +194,9 @@ class HeadClient:
         shown = socket.getpeercert(binary_form=True) or b""
         found = hashlib.sha256(shown).hexdigest()
         if not hmac.compare_digest(found, self._address.certificate):
-            raise OSError("the head shows another certificate than the one that it published")
+            raise OSError(
+                "the machine that collects the run shows another certificate than it published"
+            )
 
 
 def _trusting(authority: Path | None) -> ssl.SSLContext:
@@ -250,10 +255,15 @@ class NodeLink:
         `notes` say what is missing of this node's records even so: the head shows them.
         """
         trouble = "; ".join(filter(None, (self._state().trouble, *notes))) or None
-        self.update(is_finished=is_whole, trouble=trouble)
+        # A head that shares our folder reads that at once, and may end: it is asked before.
+        is_asked_first = self.is_shared and self._measured_s > 0
+        if not is_asked_first:
+            self.update(is_finished=is_whole, trouble=trouble)
         self._is_ending = True
         self._wake.set()
         self._over.wait(timeout_s)
+        if is_asked_first:
+            self.update(is_finished=is_whole, trouble=trouble)
         return self._delivered.is_set()
 
     def _run(self) -> None:
@@ -265,17 +275,17 @@ class NodeLink:
                     self._talk(client)
                 return
             except HeadRefuses as error:
-                self._trouble(f"the head refused its records: {error}")
+                self._trouble(f"the machine that collects the run refused its records: {error}")
                 self._over.set()
                 return
             except BrokenLink:
                 pass  # the network, or the head is being restarted: nobody need be told
             except OSError as error:  # a certificate that is not here, our own disk
-                self._trouble(f"its link to the head fails and is tried again ({error})")
+                self._trouble(f"{_LINK_FAILS} ({error})")
             except Exception as error:  # noqa: BLE001 - counted, said with its traceback, tried again
                 self.failures += 1
                 self._trouble(
-                    f"its link to the head fails and is tried again ({error!r})",
+                    f"{_LINK_FAILS} ({error!r})",
                     masked_message(traceback.format_exc()),
                 )
             if time.monotonic() - began_s > MAX_RETRY_S:

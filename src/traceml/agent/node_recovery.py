@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +22,9 @@ from traceml.store.node_folders import (
 from traceml.store.node_mirror import copy_folder
 from traceml.store.record_file import RankFiles
 
+CLOCKS_APART_S = 900.0
+"""How far the clocks of two machines may differ where nobody measured it."""
+
 
 def choose_head(given: Sequence[Path]) -> Path:
     """Returns which of some nodes' folders is the head's: the one that says so, that has folders of
@@ -38,7 +42,7 @@ def choose_head(given: Sequence[Path]) -> Path:
 
 def add_node(head: Path, folder: Path, is_finished: bool) -> None:
     """Copies a node's folder into the head's; raises UsageError where it is of another run."""
-    ours, state = read_node(head), read_node(folder)
+    ours, state = read_node(head), _proven_state(folder)
     _require_same_run(head, ours, folder, state)
     if state is None:
         hostname = folders.read_manifest(folder).hostname
@@ -47,6 +51,16 @@ def add_node(head: Path, folder: Path, is_finished: bool) -> None:
     target = head / NODES / state.name
     copy_folder(folder, target)
     write_node(target, replace(state, is_finished=state.is_finished or is_finished))
+
+
+def _proven_state(folder: Path) -> NodeState | None:
+    """Returns what a folder says about its node; `None` where no head has ever accepted it: which
+    run it is of is then its own word, such as a wrong token."""
+    state = read_node(folder)
+    if state is None or state.way in (NodeWay.HEAD, NodeWay.SHARED):
+        return state
+    was_accepted = state.head_folder or state.clock_offset_s is not None
+    return state if was_accepted else None
 
 
 def mark_finished(folder: Path, is_finished: bool) -> None:
@@ -71,9 +85,8 @@ def _require_same_run(
 ) -> None:
     if ours is not None and theirs is not None and ours.run_id and theirs.run_id:
         is_same = ours.run_id == theirs.run_id
-    else:  # never joined: a run's ranks agree about its size, unless it was restarted with another
-        sizes, other_sizes = _world_sizes(head), _world_sizes(folder)
-        is_same = not sizes or not other_sizes or bool(sizes & other_sizes)
+    else:
+        is_same = _looks_alike(head, folder)
     if not is_same:
         raise UsageError(
             f"{folder} is not of the same run as {head}; expected the folders of the nodes of one "
@@ -81,8 +94,32 @@ def _require_same_run(
         )
 
 
-def _world_sizes(folder: Path) -> set[int]:
-    return {rank.world_size for rank in _ranks(folder)}
+def _looks_alike(head: Path, folder: Path) -> bool:
+    """Returns whether a node that never joined may be of the head's run: the ranks agree about its
+    size, unless it was restarted with another; they ran at one time, and are others, unless their
+    numbers were given anew."""
+    ours, theirs = _ranks(head), _ranks(folder)
+    if not ours or not theirs:
+        return True
+    sizes, other_sizes = ({each.world_size for each in ranks} for ranks in (ours, theirs))
+    if not sizes & other_sizes or not _overlap(head, folder):
+        return False
+    was_restarted = any(len(ranks) > len({r.rank for r in ranks}) for ranks in (ours, theirs))
+    is_resized = len(sizes | other_sizes) > 1
+    others = {each.rank for each in ours}.isdisjoint(each.rank for each in theirs)
+    return others or was_restarted or is_resized
+
+
+def _overlap(head: Path, folder: Path) -> bool:
+    """Returns whether two runs went on at one time, as far as clocks of machines may differ."""
+    (began_s, ended_s), (other_began_s, other_ended_s) = map(_span_unix_s, (head, folder))
+    return began_s <= other_ended_s + CLOCKS_APART_S and other_began_s <= ended_s + CLOCKS_APART_S
+
+
+def _span_unix_s(folder: Path) -> tuple[float, float]:
+    ending = folders.read_ending(folder)
+    began_s = folders.read_manifest(folder).started_unix_s
+    return began_s, math.inf if ending is None else ending.unix_s
 
 
 def _ranks(folder: Path) -> list[Rank]:

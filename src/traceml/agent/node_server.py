@@ -97,6 +97,8 @@ class HeadServer:
         self._names: dict[str, str] = {}
         """By the nodes' own random numbers."""
         self._heard_s: dict[str, float] = {}
+        self._waiting: Counter[str] = Counter()
+        """How many requests of each node wait for the listing of its copy."""
         self._refused: Counter[str] = Counter(read_refused(folder))
         self._ready = Event()
         self._problem: OSError | None = None
@@ -129,8 +131,10 @@ class HeadServer:
 
     def unfinished_nodes(self) -> dict[str, float | None]:
         """Returns the nodes that joined and have not sent everything: seconds since each was last
-        heard of, `None` for one that shares the folder and cannot reach our port."""
+        heard of, 0 for one that waits for our answer, `None` for one that shares the folder and
+        cannot reach our port."""
         now_s, found = time.monotonic(), dict(self._heard_s)
+        found |= {name: now_s for name, requests in [*self._waiting.items()] if requests}
         names = set(found) | {path.name for path in node_folders(self._folder)}
         waits: dict[str, float | None] = {}
         for name in names:
@@ -300,11 +304,15 @@ class HeadServer:
         """Returns what is here of a node; nothing is read for one that asks no longer."""
 
         def is_wanted() -> bool:
-            self._heard_s[name] = time.monotonic()  # it waits for us
             return self._is_open() and not reader.at_eof()
 
         copy, loop = self._folder / NODES / name, asyncio.get_running_loop()
-        return await loop.run_in_executor(self._lister, self._listing.files, copy, is_wanted)
+        self._waiting[name] += 1
+        try:
+            return await loop.run_in_executor(self._lister, self._listing.files, copy, is_wanted)
+        finally:
+            self._waiting[name] -= 1
+            self._heard_s[name] = time.monotonic()
 
     def _name_for(self, node_id: str, name: str) -> str:
         """Returns a node's name here: the one it has, or that of its machine, made unique."""

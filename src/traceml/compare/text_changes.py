@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from difflib import SequenceMatcher
 
 from traceml.compare.artifact_details import MAX_LISTED, TextChange, TextHunk, TextPart
+from traceml.model.printable import file_lines
 
 MAX_ORDERED_LINES = 4000
 """Lines between the first and the last difference that are compared in order; it takes time that
@@ -34,7 +35,7 @@ _SPACES = re.compile(r"\s+")
 
 def compare_texts(a: str, b: str) -> TextChange:
     """Returns the lines and words that differ."""
-    lhs, rhs = a.splitlines(), b.splitlines()
+    lhs, rhs = file_lines(a), file_lines(b)
     return _compare(lhs, rhs, lhs, rhs, normalised=False)
 
 

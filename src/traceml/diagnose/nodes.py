@@ -13,7 +13,7 @@ from traceml.facts.facts import Facts
 from traceml.facts.nodes import NodeFacts
 from traceml.facts.sensors import HostFacts
 from traceml.model.evidence import Evidence, Piece, as_share, as_words
-from traceml.model.finding import Finding
+from traceml.model.finding import Finding, Section
 from traceml.model.quantities import count, percent
 
 MAX_NAMED = 3
@@ -46,7 +46,7 @@ def ask(rule: Rule, facts: Facts) -> Finding | None:
     alike = [node.name for node, finding in found if finding.kind is worst.kind]
     return replace(
         worst,
-        claim=f"{_where(alike, len(facts.nodes))}: {worst.claim}",
+        claim=f"{_where(alike, len(facts.nodes))}: {_within_sentence(worst.claim)}",
         nodes=tuple(alike),
         evidence=Evidence(as_words("node", alike[0]), *worst.evidence.pieces),
     )
@@ -56,8 +56,13 @@ def _where(names: Sequence[str], nodes: int) -> str:
     if len(names) == 1:
         return f"Node {names[0]}"
     if len(names) == nodes:
-        return f"All {count(nodes)} nodes, {names[0]} the most"
+        return f"{'Both' if nodes == 2 else f'All {count(nodes)}'} nodes, {names[0]} the most"
     return f"Node {names[0]}, and less so {listed_nodes(names[1:])}"
+
+
+def _within_sentence(claim: str) -> str:
+    """Returns a claim as it goes on behind a colon; `CPU` stays as it is."""
+    return claim[:1].lower() + claim[1:] if claim[1:2].islower() else claim
 
 
 def listed_nodes(names: Sequence[str]) -> str:
@@ -67,6 +72,19 @@ def listed_nodes(names: Sequence[str]) -> str:
     if len(names) > MAX_NAMED:
         return f"{', '.join(names[:MAX_NAMED])} and {count(len(names) - MAX_NAMED)} more"
     return f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+# Findings about how a run went
+
+
+def name_machines(finding: Finding, facts: Facts) -> Finding:
+    """Returns a finding of the stability section with the machines of the ranks that it is about,
+    where the run has several and it names none itself."""
+    names = facts.node_names
+    if finding.section is not Section.STABILITY or finding.nodes or not names:
+        return finding
+    found = dict.fromkeys(names[rank] for rank in finding.ranks if rank in names)
+    return replace(finding, nodes=tuple(found))
 
 
 # Late ranks

@@ -7,16 +7,24 @@ shell, the next fold of a cross-validation) is a further attempt, but no restart
 
 from __future__ import annotations
 
-import math
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 
+from traceml.facts.rank_ends import last_step_unix_s as last_complete_unix_s
 from traceml.facts.stability import Failure, Stability, find_failure
-from traceml.facts.stability import last_step_unix_s as last_complete_unix_s
 from traceml.model.failure import AgentSaw, Death
 from traceml.model.run import Ending
+from traceml.store.attempt_groups import (
+    AttemptGroup,
+    StartedProcess,
+    first_numbers,
+    group_attempts,
+    has_records,
+    span_unix_s,
+    started_processes,
+)
 from traceml.store.records import RankRecords, RunRecords
 from traceml.store.step_records import count_complete
 
@@ -34,6 +42,8 @@ class Attempt:
     world_size: int
     processes: tuple[RankRecords, ...]
     """Its processes that took steps; empty where it ended before its first step."""
+    first_number: int
+    """The number, from 0, of its first step among those of the run, the same on every rank."""
     steps: int
     """Complete steps of the rank that took the most."""
     resumed_step: int | None = None
@@ -57,19 +67,6 @@ class Attempt:
     left in good order."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Process:
-    """A process of a rank, with or without steps."""
-
-    rank: int
-    pid: int
-    hostname: str
-    began_unix_s: float
-    ended_unix_s: float
-    restart: int | None
-    records: RankRecords | None = None
-
-
 def find_attempts(records: RunRecords, whole: Stability) -> tuple[Attempt, ...]:
     """Returns the attempts of a run in order of time; empty where no rank took a step, and where
     the records hold the last steps alone.
@@ -78,18 +75,21 @@ def find_attempts(records: RunRecords, whole: Stability) -> tuple[Attempt, ...]:
     """
     if any(rank.earlier_steps for rank in records.ranks):
         return ()  # these are the last steps of a run that goes on
-    processes = _processes(records)
+    processes = started_processes(records)
     if not any(each.records is not None for each in processes):
         return ()
-    groups = _grouped(processes)
-    starts = [min(each.began_unix_s for each in group) for group in groups[1:]]
+    groups = group_attempts(processes)
+    starts = [group.began_unix_s for group in groups[1:]]
     # A clock that was set back may have changed their order.
     begins = list(accumulate([records.manifest.started_unix_s, *starts], max))
     ends = [*begins[1:], max(run_end_unix_s(records), begins[-1])]
     last = len(groups) - 1
     found = [
-        _attempt(records, place + 1, group, begins[place], ends[place], whole, place == last)
-        for place, group in enumerate(groups)
+        replace(
+            _attempt(records, place + 1, group, begins[place], ends[place], whole, place == last),
+            first_number=first,
+        )
+        for place, (group, first) in enumerate(zip(groups, first_numbers(groups), strict=True))
     ]
     return tuple(_with_redone(_with_restarts(found)))
 
@@ -103,144 +103,69 @@ def run_end_unix_s(records: RunRecords) -> float:
     return max(recorded + sampled, default=records.manifest.started_unix_s)
 
 
-def has_records(process: RankRecords) -> bool:
-    """Returns whether a process recorded any time at all."""
-    return bool(len(process.steps) or len(process.blocks))
-
-
-def span_unix_s(process: RankRecords) -> tuple[float, float]:
-    """Returns when the first record of a process began and its last one ended."""
-    steps, blocks, rank = process.steps, process.blocks, process.rank
-    first = blocks[0]["start_ns"] if len(blocks) else steps["start_ns"][0]
-    if len(steps):
-        last = steps["start_ns"][-1] + max(int(steps["wall_ns"][-1]), 0)
-    else:
-        wall = blocks[-1]["wall_ns_sum"] + blocks[-1]["incomplete_wall_ns"]
-        last = blocks[-1]["start_ns"] + wall
-    return rank.unix_s(int(first)), rank.unix_s(int(last))
-
-
-# Which processes are one attempt
-
-
-def _processes(records: RunRecords) -> list[_Process]:
-    """Returns the processes of the ranks in the order in which they were started."""
-    deaths = {death.pid: death.unix_s for death in records.seen.deaths}
-    found = []
-    for each in records.processes or records.ranks:
-        if not has_records(each):
-            continue
-        rank, (began_s, ended_s) = each.rank, span_unix_s(each)
-        started_s = rank.process_unix_ns / 1e9 or began_s
-        restart = None if each.resumption is None else each.resumption.restart
-        found.append(
-            _Process(
-                rank.rank,
-                rank.pid,
-                rank.hostname,
-                min(started_s, began_s),
-                max(deaths.get(rank.pid, ended_s), ended_s),
-                restart,
-                each,
-            )
-        )
-    trained = {each.pid for each in found}
-    for start in records.starts:  # ranks that a launcher started, and that took no step
-        if start.rank is not None and start.unix_s is not None and start.pid not in trained:
-            ended_s = max(deaths.get(start.pid, math.inf), start.unix_s)
-            found.append(
-                _Process(
-                    start.rank, start.pid, start.hostname, start.unix_s, ended_s, start.restart
-                )
-            )
-    return sorted(found, key=lambda each: (each.began_unix_s, each.pid))
-
-
-class _ProcessGroup:
-    """The processes of one attempt, found one after the other."""
-
-    def __init__(self) -> None:
-        self.processes: list[_Process] = []
-        self._ranks: set[int] = set()
-        self._restarts: dict[str, set[int | None]] = {}
-        """By machine."""
-        self._ended_unix_s = -math.inf
-
-    def add(self, process: _Process) -> None:
-        self.processes.append(process)
-        self._ranks.add(process.rank)
-        self._restarts.setdefault(process.hostname, set()).add(process.restart)
-        self._ended_unix_s = max(self._ended_unix_s, process.ended_unix_s)
-
-    def is_before(self, process: _Process) -> bool:
-        """Returns whether a process belongs to an attempt after this one: its launcher says so,
-        its rank is there already, or all the others had ended when it began.
-
-        Counts of restarts are compared on one machine alone: in one attempt those of two may
-        differ.
-        """
-        counts = self._restarts.get(process.hostname, set())
-        is_there = process.rank in self._ranks
-        if process.restart is not None and counts and None not in counts:
-            if all(count is not None and process.restart > count for count in counts):
-                return True
-            if process.restart in counts and not is_there:
-                return False
-        return is_there or self._ended_unix_s <= process.began_unix_s
-
-
-def _grouped(processes: Sequence[_Process]) -> list[list[_Process]]:
-    """Returns the processes of each attempt."""
-    groups = [_ProcessGroup()]
-    for process in processes:
-        if groups[-1].processes and groups[-1].is_before(process):
-            groups.append(_ProcessGroup())
-        groups[-1].add(process)
-    return [group.processes for group in groups]
-
-
 # What came of an attempt
 
 
 def _attempt(
     records: RunRecords,
     number: int,
-    group: Sequence[_Process],
+    group: AttemptGroup,
     began_unix_s: float,
     until_unix_s: float,
     whole: Stability,
     is_last: bool,
 ) -> Attempt:
-    processes = tuple(each.records for each in group if each.records is not None)
-    pids = {each.pid for each in group}
-    failure = (
-        whole.failure
-        if is_last
-        else find_failure(_records_of(records, processes, pids, until_unix_s))
-    )
-    ranks = {each.pid: each.rank for each in group}
-    deaths = (
-        replace(death, rank=ranks[death.pid])
-        for death in records.seen.deaths
-        if death.pid in pids and death.status
-    )
+    processes = tuple(each.records for each in group.processes if each.records is not None)
+    pids = {each.pid for each in group.processes}
+    of_attempt = _deaths_of(records.seen.deaths, group.processes)
+    failure = whole.failure
+    if not is_last or _is_of_another(whole.failure, pids):
+        own = _records_of(records, processes, pids, of_attempt, until_unix_s)
+        failure = find_failure(own, is_followed=not is_last)
+    badly = (death for death in of_attempt if death.status)
+    left = None if failure is None or is_last else failure.left
+    if left is not None:
+        failure = None  # it only says that this one has left
     told = max((each.rank.world_size for each in processes), default=0)
     return Attempt(
         number=number,
         began_unix_s=began_unix_s,
         until_unix_s=until_unix_s,
-        world_size=max(told, len(group)),
+        world_size=max(told, group.world_size),
         processes=processes,
+        first_number=0,
         steps=max((count_complete(each.steps, each.blocks) for each in processes), default=0),
         resumed_step=_resumed_step(processes),
         failure=failure,
-        first_to_leave=next(deaths, None) if failure is None else None,
-        restart=max((each.restart for each in group if each.restart is not None), default=None),
+        first_to_leave=(left or next(badly, None)) if failure is None else None,
+        restart=max(
+            (each.restart for each in group.processes if each.restart is not None), default=None
+        ),
     )
 
 
+def _is_of_another(failure: Failure | None, pids: Collection[int]) -> bool:
+    """Returns whether a process of another attempt reported what ended the run, as where the last
+    attempts fail because of it."""
+    report = None if failure is None else failure.report
+    return report is not None and report.is_rank and report.pid not in pids
+
+
+def _deaths_of(deaths: Sequence[Death], processes: Sequence[StartedProcess]) -> tuple[Death, ...]:
+    """Returns the ends of these processes, with their ranks, in the order in which they were
+    seen."""
+    ranks = {("", each.pid): each.rank for each in processes}
+    ranks |= {each.identity: each.rank for each in processes}
+    named = (((death.hostname, death.pid), death) for death in deaths)
+    return tuple(replace(death, rank=ranks[name]) for name, death in named if name in ranks)
+
+
 def _records_of(
-    records: RunRecords, processes: tuple[RankRecords, ...], pids: set[int], until_unix_s: float
+    records: RunRecords,
+    processes: tuple[RankRecords, ...],
+    pids: set[int],
+    deaths: tuple[Death, ...],
+    until_unix_s: float,
 ) -> RunRecords:
     """Returns the part of a run's records that an attempt is judged by."""
     seen = records.seen
@@ -252,7 +177,7 @@ def _records_of(
         samples=tuple(each for each in records.samples if each.unix_s <= until_unix_s),
         reports=tuple(each for each in records.reports if each.pid in pids),
         seen=AgentSaw(
-            tuple(each for each in seen.deaths if each.pid in pids),
+            deaths,
             tuple(each for each in seen.stalls if {s.pid for s in each.ranks} & pids),
             seen.scripts,
         ),

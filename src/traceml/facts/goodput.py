@@ -7,14 +7,15 @@ sum to the wall time.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from traceml.facts.attempts import Attempt, has_records, span_unix_s
+from traceml.facts.attempts import Attempt
 from traceml.model.finding import Kind
 from traceml.model.run_time import RunPart
+from traceml.store.attempt_groups import has_records, hosts_without_clock, span_unix_s
 from traceml.store.records import RankRecords, RunRecords
 from traceml.store.step_columns import StepColumns, columns_of
 from traceml.store.step_records import is_incomplete
@@ -59,8 +60,9 @@ def goodput_of(records: RunRecords, attempts: Sequence[Attempt]) -> Goodput | No
     in_all = _zeros()
     most_gpus = max(map(_gpus, attempts))
     gpu_s = productive_gpu_s = 0.0
+    unmeasured = hosts_without_clock(records)
     for attempt in attempts:
-        parts = _of_attempt(attempt, attempts, is_over=records.ending is not None)
+        parts = _of_attempt(attempt, attempts, unmeasured, is_over=records.ending is not None)
         for part, spent_s in parts.items():
             in_all[part] += spent_s
         # An attempt that ended before its first step did not say where it would have trained.
@@ -85,16 +87,17 @@ def _gpus(attempt: Attempt) -> int:
     return len({(rank.hostname, rank.device_uuid or rank.device) for rank in ranks})
 
 
-def _of_attempt(attempt: Attempt, attempts: Sequence[Attempt], is_over: bool) -> PartTimes:
-    """Returns what the time of one attempt went to, as the mean of its ranks."""
+def _of_attempt(
+    attempt: Attempt, attempts: Sequence[Attempt], unmeasured: Collection[str], is_over: bool
+) -> PartTimes:
+    """Returns what the time of one attempt went to, as the mean of its ranks; those of machines
+    whose clocks were not measured count where there are no others."""
     window_s = attempt.until_unix_s - attempt.began_unix_s
     before = RunPart.RESTARTS if attempt.is_restart else RunPart.START_UP
     after = _part_after(attempt, attempts, is_over)
-    found = [
-        _of_process(process, attempt, before, after)
-        for process in attempt.processes
-        if has_records(process)
-    ]
+    processes = [each for each in attempt.processes if has_records(each)]
+    known = [each for each in processes if each.rank.hostname not in unmeasured]
+    found = [_of_process(each, attempt, before, after) for each in known or processes]
     if not found:
         return _zeros() | {after if after is RunPart.RESTARTS else before: window_s}
     return _fitted(_mean(found), window_s)

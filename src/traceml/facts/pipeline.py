@@ -26,7 +26,7 @@ class StageWork:
     """One stage of the pipeline, or those that the same ranks hold."""
 
     stages: tuple[int, ...]
-    """Their numbers, from 0."""
+    """Their numbers, from 0; empty where only the ranks' models tell the stages apart."""
     ranks: tuple[int, ...]
     own_s: float
     """The work of its typical rank per step, without waiting."""
@@ -53,7 +53,7 @@ class Pipeline:
     longest_share: float
     """The share of the steps in which the stage that is longest on average is the longest, 0–1."""
     micro_batches: int | None
-    """Of one step; `None` where they were not counted."""
+    """Of one step; `None` where they were not counted, or the stages have no names."""
 
     @property
     def longest(self) -> StageWork:
@@ -93,6 +93,12 @@ class Pipeline:
         """Whether each rank holds several stages."""
         return self.stages[0].is_several
 
+    @property
+    def is_named(self) -> bool:
+        """Whether the ranks say which stages they hold. Else their models differ, and that these
+        are the stages of one pipeline is not known."""
+        return bool(self.stages[0].stages)
+
     def _turns(self, micro_batches: int) -> int:
         """How often a rank's turn comes in a step: for each micro-batch, in each of its stages."""
         return micro_batches * len(self.stages[0].stages)
@@ -104,9 +110,11 @@ def pipeline_of(
     """Returns the pipeline that these ranks form; `None` where they form none, or where their
     waiting was not measured.
 
-    `times` and `places` have an entry per rank.
+    Where no rank names its stage, those whose models differ are taken for one. `times` and `places`
+    have an entry per rank.
     """
-    keys = [place.pipeline for place in places]
+    is_named = any(place.pipeline for place in places)
+    keys = [place.pipeline if is_named else place.model for place in places]
     rows_by_stage: dict[tuple[int, ...], list[int]] = {}
     for row, key in enumerate(keys):
         rows_by_stage.setdefault(key, []).append(row)
@@ -118,10 +126,10 @@ def pipeline_of(
     )
     if not (np.isfinite(own).all() and np.isfinite(waits).all()):
         return None
-    ordered = sorted(rows_by_stage.items())
+    ordered = sorted(rows_by_stage.items(), key=lambda each: each if is_named else each[1])
     stages = tuple(
         StageWork(
-            stages=key,
+            stages=key if is_named else (),
             ranks=tuple(job.table.ranks[row] for row in rows),
             own_s=float(_typical(own[rows])),
             waits_s=float(waits[rows].mean()),
@@ -131,7 +139,7 @@ def pipeline_of(
     return Pipeline(
         stages,
         longest_share=_longest_share(job, [rows for _, rows in ordered]),
-        micro_batches=_micro_batches(job, len(ordered[0][0])),
+        micro_batches=_micro_batches(job, len(ordered[0][0])) if is_named else None,
     )
 
 

@@ -15,6 +15,8 @@ from traceml.text.layer_changes import (
     interval_words,
     layer_notes,
     names_told,
+    none_moved,
+    none_moved_in_runs,
     row_change,
     row_names,
     row_value,
@@ -46,8 +48,8 @@ def layer_grid_part(found: ManyLayers | None, runs: Sequence[ComparedRun]) -> Pa
     if found is None:
         return None
     notes = " ".join(line(note, 300) for note in layer_notes(found))
-    if not found.rows:
-        said = "No layer is shown to take more or less time than in the baseline."
+    said = none_moved_in_runs(found, "the baseline")
+    if said:
         return Part(id="layers", title="Layers", note=f"{said} {notes}".strip())
     whole = tuple(
         GridCell(
@@ -89,8 +91,13 @@ def _told(found: LayerComparison) -> list[str]:
     words = f"{count(found.compared, 'layer')} compared"
     if whole.lhs is not None and whole.rhs is not None:
         words += f", {milliseconds(whole.lhs)} → {milliseconds(whole.rhs)} in all"
-    none = [] if found.moved or found.notes else ["None is shown to take more or less time."]
-    return [f"{words}.", *none, *map(line, names_told(found)), *map(line, found.notes)]
+    none = none_moved(found)
+    return [
+        f"{words}.",
+        *filter(None, (none,)),
+        *map(line, names_told(found)),
+        *map(line, found.notes),
+    ]
 
 
 def _times(found: LayerComparison) -> Table | None:

@@ -196,6 +196,32 @@ def subject(command: list[str]) -> str:
     return command[0]
 
 
+def asks_for_machines(command: Sequence[str]) -> bool:
+    """Returns whether a command starts ranks on several machines, or may, by the options of torch's
+    launcher."""
+    return _option(command, "--nnodes") not in (None, "1", "1:1")
+
+
+def node_rank(command: Sequence[str]) -> int:
+    """Returns which of the job's machines this is, as the options of torch's launcher say it; 0
+    where they do not."""
+    said = _option(command, "--node-rank") if asks_for_machines(command) else None
+    return int(said) if said is not None and said.isascii() and said.isdigit() else 0
+
+
+def _option(command: Sequence[str], name: str) -> str | None:
+    """Returns the value of a launcher's option, in either spelling; `None` where it is not given.
+    What follows the script is the script's own."""
+    words = iter(command)
+    for word in words:
+        if word.endswith(".py"):
+            return None
+        given, equals, value = word.partition("=")
+        if given.replace("_", "-") == name:
+            return value if equals else next(words, "")
+    return None
+
+
 def isolated_python(command: list[str]) -> str | None:
     """Returns the option of a Python command that prevents our bootstrap, if it has one."""
     if not Path(command[0]).name.startswith("python"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 
@@ -69,6 +70,20 @@ def machine_count() -> int:
     return max(_machines(), -(-place.world // place.local_world))
 
 
+def counts_machines() -> bool:
+    """Returns whether the launcher of this process says how many of its ranks, all or those on this
+    machine, are where: people who start ranks by hand, and scripts that do, say `RANK` alone."""
+    told = list(_told())
+    same = [each.local_world for each in told if each.rank == told[0].rank]
+    return _first(same) is not None or _machines() > 1
+
+
+def read_boot_id() -> str:
+    """Returns the random number that the running system drew when it started; raises OSError where
+    it has none. In a training process an interruption may look like one."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
 def slurm_restarts() -> int:
     """Returns how often Slurm has put this job back into its queue and started it again."""
     return _number("SLURM_RESTART_COUNT") or 0
@@ -110,12 +125,13 @@ def _told() -> Iterator[_Told]:
     rank = _number("RANK")
     if rank is not None:
         node = _number("GROUP_RANK")
+        # Ray calls it NODE_RANK; DeepSpeed has LOCAL_SIZE and CROSS_RANK.
         yield _Told(
             rank,
             _number("WORLD_SIZE"),
             _number("LOCAL_RANK"),
-            _number("LOCAL_WORLD_SIZE"),
-            _number("NODE_RANK") if node is None else node,  # Ray's
+            _first([_number("LOCAL_WORLD_SIZE"), _number("LOCAL_SIZE")]),
+            _first([node, _number("NODE_RANK"), _number("CROSS_RANK")]),
         )
     rank = _slurm_rank()
     if rank is not None:

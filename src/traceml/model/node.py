@@ -21,6 +21,12 @@ STORE_KEY = "traceml/head"
 """The key of the head in the job's own store; others begin with it."""
 STORE_EXPECTED_KEY = f"{STORE_KEY}/expected"
 """Set by rank 0 while its agent is about to be the head."""
+STORE_NO_HEAD_KEY = f"{STORE_KEY}/none"
+"""Set by rank 0 at the end of the job where its agent is gone: there will be no head."""
+STORE_MACHINE_KEY = f"{STORE_KEY}/machine"
+"""Set by rank 0 to what tells its machine from others, where no launcher counts them …"""
+STORE_ELSEWHERE_KEY = f"{STORE_KEY}/elsewhere"
+"""… and by a rank that is on another one."""
 
 
 def traced_key(node: int) -> str:

@@ -40,6 +40,10 @@ class ParallelPlace(NamedTuple):
     """Those along which there is more than one rank, the outermost first."""
     stages: tuple[int, ...] = ()
     """The pipeline stages that the rank holds, from 0; several in an interleaved schedule."""
+    model: tuple[int, ...] = ()
+    """How many modules and parameters the models have that the rank trains; empty where unknown.
+
+    Shards and slices of one model have as many of them, however large each is."""
 
     @property
     def pipeline(self) -> tuple[int, ...]:
@@ -73,11 +77,15 @@ NO_PLACE = ParallelPlace()
 def peer_groups(places: Sequence[ParallelPlace]) -> tuple[tuple[int, ...], ...]:
     """Returns the groups of ranks that do the same work, as positions in `places`.
 
-    Ranks of one pipeline stage do: they hold the same layers, or equally large parts of them. Those
-    that also hold the same parts are compared with each other alone where at least three do,
-    because duties such as reading the data may be one part's alone.
+    Ranks of one pipeline stage do: they hold the same layers, or equally large parts of them. Where
+    no rank names its stage, as in a pipeline of the script's own, those do whose models have as
+    many modules and parameters. Ranks that also hold the same parts are compared with each other
+    alone where at least three do, because duties such as reading the data may be one part's alone.
     """
-    by_stage = _grouped(range(len(places)), [place.pipeline for place in places])
+    stages = [place.pipeline for place in places]
+    if not any(stages) and all(place.model for place in places):
+        stages = [place.model for place in places]
+    by_stage = _grouped(range(len(places)), stages)
     found: list[tuple[int, ...]] = []
     for group in by_stage:
         slices = _grouped(group, [places[row].tensor_slice for row in group])

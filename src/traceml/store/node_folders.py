@@ -171,26 +171,42 @@ _REFUSALS = {
 
 
 def notes_about_nodes(
-    nodes: Sequence[NodeRecords], refused: Mapping[str, int], expected: int, is_over: bool
+    nodes: Sequence[NodeRecords],
+    refused: Mapping[str, int],
+    expected: int,
+    is_over: bool,
+    lost_head: str = "",
 ) -> list[str]:
     """Returns what the records of a run over several machines lack, and what was refused.
 
     `expected` is the number of nodes that the job had. While the run is in progress, nodes need not
-    have sent everything.
+    have sent everything. `lost_head` is the head's machine where these are the others' folders.
     """
     notes = group_remarks(
         (node.state.name, remark) for node in nodes for remark in _remarks_about(node, is_over)
     )
     missing = expected - len(nodes)
+    if is_over and lost_head and not nodes:
+        notes.append(
+            f"these are the records of one machine alone: its run was collected on {lost_head}, "
+            "and `traceml recover RUN FOLDER …` puts the run folders of all machines together"
+        )
+    if is_over and missing > 0 and nodes and lost_head:
+        missing -= 1
+        notes.append(
+            f"the run folder of {lost_head}, which collected the run, is not here, and what its "
+            "ranks did is missing: `traceml recover RUN FOLDER` with it adds that"
+        )
     if is_over and missing > 0 and nodes:
         notes.append(
-            f"{count(missing, 'node')} of {expected} never reached the head: what its ranks "
-            "did is in its own run folder, and `traceml recover RUN FOLDER` adds it"
+            f"{count(missing, 'node')} of {expected} never reached the machine that collects "
+            "the run: what its ranks did is in its own run folder, and `traceml recover RUN "
+            "FOLDER` adds it"
         )
     for why, times in refused.items():
         notes.append(
-            f"the head refused {count(times, 'request')} {_REFUSALS.get(why, f'({why})')}: "
-            "nothing of it is in the records"
+            f"{count(times, 'request')} {_REFUSALS.get(why, f'({why})')} "
+            f"{'was' if times == 1 else 'were'} refused: nothing of it is in the records"
         )
     return notes
 
@@ -209,15 +225,16 @@ def closing_words(folder: Path) -> str | None:
         )
     if state.way is NodeWay.SHARED:
         return (
-            f"the head ({state.head_machine}) no longer answers; the records of {state.hostname} "
-            f"are in its folder: where {there} is missing at its end, "
+            f"{state.head_machine}, which collects the run, no longer answers; the records of "
+            f"{state.hostname} are in its folder: where {there} is missing at its end, "
             f"`traceml recover {state.head_folder}` writes it"
         )
     why = f" ({state.trouble})" if state.trouble else ""
     return (
-        f"the head ({state.head_machine}) has not got all records of {state.hostname}{why}; they "
-        f"are kept in {folder}: where the head's folder is, `traceml recover "
-        f"{state.head_folder} {folder.name}` adds a copy of it"
+        f"{state.head_machine}, which collects the run, has not got all records of "
+        f"{state.hostname}{why}; they are kept in {folder}: copy that to "
+        f"{state.head_machine}, where `traceml recover "
+        f"{state.head_folder or 'RUN'} {folder.name}` adds it"
     )
 
 

@@ -125,15 +125,17 @@ class FolderChanges:
         try:
             with _open(self._folder / name) as file:
                 found = os.fstat(file.fileno())
-                content = file.read(size)
+                if _summed(file, size) != (size, checksum):
+                    return _CopyState(0, 0)
+                file.seek(0)
+                first = file.read(min(size, _FRONT_BYTES))
+                file.seek(max(0, size - _REMEMBERED))
+                before = file.read(min(size, _REMEMBERED))
         except OSError:
             return _CopyState(0, 0)
-        if len(content) < size or zlib.crc32(content) != checksum:
-            return _CopyState(0, 0)
-        front_bytes = _front_bytes(name, content)
-        front = zlib.crc32(content[:front_bytes])
+        front_bytes = _front_bytes(name, first)
+        front = zlib.crc32(first[:front_bytes])
         mtime_ns = found.st_mtime_ns if size == found.st_size else 0
-        before = content[-_REMEMBERED:]
         return _CopyState(found.st_ino, size, mtime_ns, before, front_bytes, front)
 
     def next_pieces(self) -> list[FilePiece]:
@@ -326,7 +328,8 @@ class CopyListing:
             before = self._known.get(path)
             if before is None or before[0] != state:
                 try:
-                    before = state, _summed(path)
+                    with _open(path) as file:
+                        before = state, _summed(file, MAX_FILE_BYTES)
                 except OSError:
                     continue
                 self._known[path] = before
@@ -334,12 +337,12 @@ class CopyListing:
         return listed
 
 
-def _summed(path: Path) -> tuple[int, int]:
-    """Returns the size and the checksum of a file."""
-    with _open(path) as file:
-        size = checksum = 0
-        while content := file.read(1 << 20):
-            size, checksum = size + len(content), zlib.crc32(content, checksum)
+def _summed(file: io.BufferedReader, most: int) -> tuple[int, int]:
+    """Returns the size and the checksum of a file, of so many bytes at most; it never holds more
+    than a small part of them."""
+    size = checksum = 0
+    while content := file.read(min(most - size, 1 << 20)):
+        size, checksum = size + len(content), zlib.crc32(content, checksum)
     return size, checksum
 
 

@@ -172,6 +172,7 @@ class NodeTails:
                 replace(state, name=node.name),
                 tuple(sorted(ranks[node])),
                 by_final_rank(self._samples_of(node, pids[node]), final),
+                pids=tuple(sorted(pids[node].values())),
             )
             for node, state in self._states.items()
         )

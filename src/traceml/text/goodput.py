@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from traceml.model.quantities import count, duration, percent
 from traceml.model.run_time import RUN_PARTS, RunPart
-from traceml.summaries.record import AttemptSummary, GoodputSummary
+from traceml.summaries.record import AttemptSummary, GoodputSummary, SectionSummary
 
 NEAR_ALL = 0.95
 """Of the wall time in productive steps: what the rest went to is not worth a line."""
@@ -55,6 +55,19 @@ def _parts(goodput: GoodputSummary) -> Iterator[str]:
 
 
 _LABELS = {part.value: entry.label.lower() for part, entry in RUN_PARTS.items()}
+
+
+def analysed_words(section: SectionSummary) -> str:
+    """Returns which attempts the means of a section cover, and why; empty where it is all."""
+    window = section.global_.window
+    if not window.attempts or not window.steps_left_out:
+        return ""
+    of = "attempt" if len(window.attempts) == 1 else "attempts"
+    return (
+        f"Only steps of {of} {', '.join(map(str, window.attempts))} are analysed "
+        f"({count(len(section.groups.rows), 'rank')}): the {count(window.steps_left_out, 'step')} "
+        "of other attempts were taken by another set of ranks, and are not compared with these"
+    )
 
 
 def attempt_lines(attempts: tuple[AttemptSummary, ...]) -> list[str]:

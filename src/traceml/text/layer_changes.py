@@ -47,8 +47,27 @@ def _headline(found: LayerComparison) -> str:
     words = f"Layers, by their own time per step ({count(found.compared)} compared"
     if whole.lhs is not None and whole.rhs is not None:
         words += f", {milliseconds(whole.lhs)} → {milliseconds(whole.rhs)} in all"
-    nothing = not found.moved and not found.notes
-    return f"{words}):" + (" none is shown to take more or less." if nothing else "")
+    said = none_moved(found)
+    return f"{words}):" + (f" {said[0].lower()}{said[1:]}" if said else "")
+
+
+def none_moved(found: LayerComparison) -> str:
+    """Returns that no layer moved, or none could, as a sentence; empty where some did, or where
+    notes say why nothing is known."""
+    if found.moved or found.notes:
+        return ""
+    if not found.compared:
+        return "None is on both sides."
+    return "None is shown to take more or less time."
+
+
+def none_moved_in_runs(found: ManyLayers, baseline: str) -> str:
+    """Returns the same of many runs; empty where some layer moved."""
+    if found.rows:
+        return ""
+    if found.compared and not any(found.compared.values()):
+        return f"No layer of {baseline} is in any of the other runs."
+    return f"None is shown to take more or less than in {baseline}."
 
 
 def _of_several_classes(found: Iterable[LayerChange | LayerOfRuns]) -> set[str]:
@@ -99,8 +118,17 @@ def row_change(change: Delta) -> str:
 
 
 def layer_notes(found: ManyLayers) -> list[str]:
-    """Returns why layers of some entries are not compared."""
-    return [f"{label}: {note}" for label, notes in found.notes.items() for note in notes]
+    """Returns which layers entries have that the baseline does not, and the other way round, and
+    why layers of some are not compared."""
+    return [
+        *(
+            f"{opening} {label}: {_side_words(sides[label])}."
+            for label in found.compared
+            for opening, sides in (("New in", found.new), ("Gone in", found.gone))
+            if label in sides
+        ),
+        *(f"{label}: {note}" for label, notes in found.notes.items() for note in notes),
+    ]
 
 
 def shown_name(name: str) -> str:

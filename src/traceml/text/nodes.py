@@ -68,9 +68,12 @@ def node_lines(summary: Summary) -> list[str]:
         if any(node.metrics.get(place[0]) is not None for node in summary.nodes)
     }
     many = len(summary.nodes) > MAX_NODES
-    title = f"the slowest {MAX_NODES} of {count(len(summary.nodes))}, in ms" if many else "in ms"
+    said = [f"the slowest {MAX_NODES} of {count(len(summary.nodes))}"] if many else []
+    if any(key.endswith("_ms") for key, _ in shown.values()):
+        said.append("in ms")
+    title = f" ({', '.join(said)})" if said else ""
     heads = "".join(f"{title:>{width}}" for title, (_, width) in shown.items())
-    lines = [f"  Nodes ({title})", f"  {'node':<{NAME}}{'ranks':>{RANKS}}{heads}  clock"]
+    lines = [f"  Nodes{title}", f"  {'node':<{NAME}}{'ranks':>{RANKS}}{heads}  clock"]
     for node in slowest_first(summary.nodes)[:MAX_NODES]:
         name = shorten_middle(one_line(node.name), NAME - 1)
         cells = "".join(_cell(node.metrics.get(key), key, width) for key, width in shown.values())

@@ -46,6 +46,7 @@ _DEEPSPEED_GRID = {
     "dp": ("data_parallel_id", "data_parallel_size"),
 }
 """Attributes of the grid that a DeepSpeed pipeline holds: this rank's index, and how many."""
+_PROCESS_GROUPS = "torch.distributed.distributed_c10d"
 _STAGES = "torch.distributed.pipelining.stage"
 _DEFAULT_GROUPS = ("default_pg", "mesh_default", "undefined", "")
 
@@ -120,6 +121,7 @@ class PlaceReader:
                 "pid": os.getpid(),
                 "dimensions": [list(each) for each in place.dimensions],
                 "stages": list(place.stages),
+                "model": list(place.model),
             }
         )
 
@@ -135,7 +137,16 @@ class PlaceReader:
             dimensions = ()  # it says no more than the rank's number does
         found = (own_attributes(stage).get("stage_index") for stage in _stages_of_callers())
         stages = sorted({each for each in found if type(each) is int})
-        return ParallelPlace(dimensions, tuple(stages))
+        return ParallelPlace(dimensions, tuple(stages), self._model())
+
+    def _model(self) -> tuple[int, ...]:
+        """How many modules and parameters the trained models have; empty where the rank trains
+        alone."""
+        if not _process_groups():
+            return ()
+        models = self._models.training()
+        modules = sum(1 for model in models for _ in model.modules())
+        return (modules, sum(1 for model in models for _ in model.parameters())) if models else ()
 
     def _in_meshes(self) -> list[MeshDimension]:
         """The dimensions of the mesh that has the most, and the experts' of any other.
@@ -209,11 +220,10 @@ def _in_groups() -> list[MeshDimension]:
 
     A group without a description tells nothing: frameworks make many for their own ends.
     """
-    module: Any = sys.modules.get("torch.distributed.distributed_c10d")
-    world = getattr(module, "_world", None)
-    groups: dict[Any, Any] = getattr(world, "pg_group_ranks", None) or {}
-    if not groups or not module.is_initialized():
+    groups = _process_groups()
+    if not groups:
         return []
+    module: Any = sys.modules[_PROCESS_GROUPS]
     rank, everybody = module.get_rank(), module.get_world_size()
     found: dict[str, MeshDimension] = {}
     for group, members in list(groups.items()):
@@ -223,6 +233,14 @@ def _in_groups() -> list[MeshDimension]:
         name = text.removeprefix("mesh_")
         found.setdefault(name, _dimension(name, members[rank], len(members)))
     return list(found.values())
+
+
+def _process_groups() -> dict[Any, Any]:
+    """The process groups that torch keeps, with their ranks; none where a rank trains alone."""
+    module: Any = sys.modules.get(_PROCESS_GROUPS)
+    world = getattr(module, "_world", None)
+    groups: dict[Any, Any] = getattr(world, "pg_group_ranks", None) or {}
+    return groups if groups and module.is_initialized() else {}
 
 
 def _stages_of_callers() -> Iterator[Any]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from traceml.model.environment import RING_FOLDER, RUN_FOLDER, SCRIPT
-from traceml.model.launcher_place import place_in_environment
+from traceml.model.launcher_place import place_in_environment, read_boot_id
 from traceml.trace.interruptions import is_interruption
 
 
@@ -43,15 +43,31 @@ def is_begun_elsewhere() -> bool:
     """Whether the run that the environment names was begun on another machine.
 
     Its folder in shared memory, if it has one, is not here then, and its manifest, if that can be
-    read here, has another machine's name.
+    read here, has another machine's name, or another system's number where two have one name.
     """
     rings, folder = os.environ.get(RING_FOLDER), os.environ.get(RUN_FOLDER)
     if not folder or (rings and Path(rings).is_dir()):
         return False
     try:
-        machine = json.loads((Path(folder) / "run.json").read_text()).get("hostname")
+        manifest = json.loads((Path(folder) / "run.json").read_text())
+        machine, system = manifest.get("hostname"), manifest.get("boot_id")
     except (OSError, ValueError, AttributeError) as error:
         if is_interruption(error):
             raise
-        machine = None
-    return bool(machine != socket.gethostname())
+        return True
+    own = _boot_id()
+    return bool(machine != socket.gethostname() or (system and own and system != own))
+
+
+def machine_id() -> str:
+    """What tells this machine from every other one."""
+    return f"{socket.gethostname()} {_boot_id()}"
+
+
+def _boot_id() -> str:
+    try:
+        return read_boot_id()
+    except OSError as error:
+        if is_interruption(error):
+            raise
+        return ""

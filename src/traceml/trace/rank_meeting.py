@@ -24,6 +24,8 @@ from traceml.trace.marks import read_agent_mark
 
 _SHARED_MEMORY = Path("/dev/shm")
 _POLL_S = 0.02
+_MAKING = "is_in_the_making"
+"""Is in the file until the run is there, or known not to come."""
 
 
 class RankMeeting:
@@ -66,21 +68,25 @@ class RankMeeting:
     def is_first(self) -> bool:
         """Whether nobody was here before us whose run goes on; then we have to `tell` the others.
 
-        A rank that was killed leaves the file of a run that is over, and where a long-lived parent
-        starts it again, as Ray does, it finds that."""
-        flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC
+        A rank that was killed leaves the file of a run that is over, or of one that it was about to
+        make, and where a long-lived parent starts it again, as Ray does, it finds that."""
+        part = self._path.with_suffix(f".{os.getpid()}-{os.urandom(4).hex()}")  # also of threads
         try:
-            os.close(os.open(self._path, flags, 0o600))
+            self._write(part, _in_the_making())
+            os.link(part, self._path)  # with what it says: no file is ever empty
         except FileExistsError:
             return self._take_over()
         except OSError as error:
             if is_interruption(error):
                 raise
             # shared memory is full: then each rank has a run of its own
+        finally:
+            _remove(part)
         return True
 
     def _take_over(self) -> bool:
-        """Empty the file where the run in it is over; whether we were the ones to do so."""
+        """Write into the file that a new run is being made, where the run in it is over; whether we
+        were the ones to do so."""
         try:
             descriptor = os.open(self._path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
         except OSError as error:
@@ -94,7 +100,9 @@ class RankMeeting:
                 is_ours = os.fstat(descriptor).st_uid == os.getuid()
                 if not is_ours or not _is_over(file.read()):
                     return False
-                file.truncate(0)
+                file.seek(0)
+                json.dump(_in_the_making(), file)
+                file.truncate()
             except OSError as error:
                 if is_interruption(error):
                     raise
@@ -104,15 +112,19 @@ class RankMeeting:
     def tell(self, run: dict[str, Any]) -> None:
         """Say where the run is; nothing in it says that there is none."""
         part = self._path.with_suffix(".part")
-        flags = os.O_CREAT | os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC
         try:
-            with os.fdopen(os.open(part, flags, 0o600), "w") as file:
-                json.dump(run, file)
+            self._write(part, run)
             part.replace(self._path)
         except OSError as error:
             if is_interruption(error):
                 raise
             # the others give up after a while
+
+    @staticmethod
+    def _write(path: Path, run: dict[str, Any]) -> None:
+        flags = os.O_CREAT | os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC
+        with os.fdopen(os.open(path, flags, 0o600), "w") as file:
+            json.dump(run, file)
 
     def wait_for_run(self, patience_s: float) -> dict[str, Any] | None:
         """Where the run of the first rank is; `None` where it has none, or does not say in time."""
@@ -128,18 +140,28 @@ class RankMeeting:
                 return None
             if text and not _is_over(text):
                 run: dict[str, Any] = json.loads(text)
-                return run if "folder" in run else None
+                if not run.get(_MAKING):
+                    return run if "folder" in run else None
             time.sleep(_POLL_S)
         return None
 
     def end(self) -> None:
         """Remove the file: the run is about to be closed."""
-        try:
-            self._path.unlink(missing_ok=True)
-        except OSError as error:
-            if is_interruption(error):
-                raise
-            # it is as small as files get
+        _remove(self._path)
+
+
+def _in_the_making() -> dict[str, Any]:
+    """What a meeting's file says until its first rank has had the run made."""
+    return {_MAKING: True, "maker": os.getpid()}
+
+
+def _remove(path: Path) -> None:
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        if is_interruption(error):
+            raise
+        # it is as small as files get
 
 
 def _is_over(text: str) -> bool:
@@ -156,7 +178,8 @@ def _is_over(text: str) -> bool:
         if is_interruption(error):
             raise
         return True  # damaged: nobody can find a run in it
-    if not is_elastic() and "maker" in run and not is_alive(run["maker"]):
+    goes_on_without = is_elastic() and not run.get(_MAKING)
+    if not goes_on_without and "maker" in run and not is_alive(run["maker"]):
         return True
     if "folder" not in run:
         return False

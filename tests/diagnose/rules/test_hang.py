@@ -6,8 +6,17 @@ from typing import Any
 
 import pytest
 
-from factories import STARTED_UNIX_S, make_run
-from failing import ENDED_UNIX_S, failed, report, standing, unrecorded, with_deaths, with_stall
+from factories import STARTED_UNIX_S, make_run, on_nodes
+from failing import (
+    ENDED_UNIX_S,
+    failed,
+    report,
+    standing,
+    unrecorded,
+    with_deaths,
+    with_lost_machine,
+    with_stall,
+)
 from node_runs import bring_to_head, write_nodes
 from traceml.diagnose.rules import hang
 from traceml.facts.gather import gather
@@ -275,9 +284,24 @@ def test_the_culprit_is_named_whatever_machine_it_is_on(
     assert found is not None
     assert found.ranks == (culprit,)
     others = ", ".join(str(each) for each in range(ranks) if each != culprit)
-    assert f"rank {culprit} stands at train.py:77 in lonely, while ranks {others}" in found.claim
+    who = f"rank {culprit} of host-{'abc'[culprit // per_node]}"
+    assert f"{who} stands at train.py:77 in lonely, while ranks {others}" in found.claim
     assert f"stacks/rank-{culprit}-" in found.action
     assert ("nodes/host-" in found.action) == (culprit >= per_node)
+
+
+def test_a_hang_for_a_lost_machine_names_the_machine() -> None:
+    waits = [standing(rank, Doing.BACKWARD) for rank in range(2)]
+    run = with_stall(on_nodes(replace(make_run(ranks=4), ending=None), 2), *waits)
+    lost = with_lost_machine(replace(run, ending=Ending(STARTED_UNIX_S + 15)))
+    finding = hang.check(gather(replace(lost, ending=None)))
+    assert finding is not None
+    assert (finding.ranks, finding.nodes) == ((2, 3), ("node-b",))
+    assert (
+        "nothing was heard of machine node-b (ranks 2 and 3) after 08:00:11 UTC, while ranks 0, 1 "
+        "wait in backward"
+    ) in finding.claim
+    assert "node-b still runs" in finding.action
 
 
 def test_a_pause_of_another_machine_that_passed_hides_no_hang(tmp_path: Path) -> None:

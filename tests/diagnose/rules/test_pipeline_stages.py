@@ -85,6 +85,32 @@ def test_the_longer_stage_is_named_with_its_ranks(replicas, ranks):
     assert "Move layers from stage 1" in finding.action
 
 
+def by_models(run, *sizes):
+    """The run whose ranks say nothing of themselves but how large their models are, in turns."""
+    ranks = tuple(
+        replace(rank, place=ParallelPlace(model=sizes[row % len(sizes)]))
+        for row, rank in enumerate(run.ranks)
+    )
+    return replace(run, ranks=ranks)
+
+
+def test_ranks_with_another_model_are_no_stragglers_where_no_stage_has_a_name():
+    run = make_waiting(make_late(make_run(ranks=4, steps=60, noise=0.01), 1, 3, by_ms=30))
+    assert STRAGGLERS & {each.kind for each in found_in(by_models(run, (3, 4)))}
+    unlike = by_models(run, (3, 4), (9, 12))
+    assert not STRAGGLERS & {each.kind for each in found_in(unlike)}
+    finding = check_rule("pipeline_imbalance", unlike)
+    assert finding.ranks == (1, 3)
+    assert finding.claim.startswith("The model on ranks 1 and 3 works ")
+    assert "to the model on ranks 0 and 2, which works" in finding.action
+    assert finding.evidence.get("stage") is None
+    assert check_rule("pipeline_bubbles", unlike) is None
+
+
+def found_in(run):
+    return diagnose(gather(run)).sections[Section.STEP_TIME]
+
+
 def test_the_advice_says_how_many_micro_batches():
     finding = check_rule("pipeline_bubbles", make_pipeline(0, micro_batches=4))
     assert "4 stages share 4 micro-batches" in finding.claim

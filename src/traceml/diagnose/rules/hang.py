@@ -40,15 +40,23 @@ and so do not count as stuck unless the flight recorder shows it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from traceml.diagnose.failure_words import rank_list, ranks_of
+from traceml.diagnose.failure_words import (
+    clock_time,
+    lost_machines,
+    lost_ranks,
+    of_machine,
+    rank_list,
+    ranks_of,
+)
+from traceml.diagnose.nodes import listed_nodes
 from traceml.diagnose.rule import Doc, Rule, Symptom
 from traceml.facts.facts import Facts
 from traceml.facts.stability import Failure
 from traceml.model.evidence import Evidence, as_number, as_words, in_s
 from traceml.model.failure import Doing, Stall, Standing
-from traceml.model.finding import Finding, Kind, Section, Severity
+from traceml.model.finding import Finding, Kind, Section, Severity, StepSpan
 from traceml.model.quantities import duration, memory
 
 KIND = Kind.HANG
@@ -73,13 +81,18 @@ def check(facts: Facts) -> Finding | None:
         return None
     stall, waiting = failure.stall, failure.waiting
     stuck = stall.collectives[0] if stall.collectives else None
+    names = facts.node_names
+    of_lost = tuple(rank for node in failure.lost for rank in node.ranks)
+    culprits = of_lost or ranks_of(failure)
     return Finding(
         kind=KIND,
         section=Section.STABILITY,
         severity=Severity.CRITICAL,
-        claim=_claim(failure, stall, waiting),
+        claim=_claim(failure, stall, waiting, names),
         action=_action(failure, stall, waiting),
-        ranks=ranks_of(failure) or tuple(each.rank for each in stall.ranks),
+        ranks=culprits or tuple(each.rank for each in stall.ranks),
+        nodes=tuple(node.name for node in failure.lost),
+        steps=None if failure.step is None else StepSpan(failure.step),
         evidence=Evidence(
             as_number("rank", failure.rank),
             as_number("step", failure.step),
@@ -96,29 +109,36 @@ def check(facts: Facts) -> Finding | None:
     )
 
 
-def _claim(failure: Failure, stall: Stall, waiting: Sequence[Standing]) -> str:
+def _claim(
+    failure: Failure, stall: Stall, waiting: Sequence[Standing], names: Mapping[int, str]
+) -> str:
     still_s = stall.seen_unix_s - stall.since_unix_s
     begin = (
         f"No step came for {duration(still_s)} after step {(failure.step or 1) - 1:,} "
         f"(a usual one takes {duration(stall.usual_s)})"
     )
-    recorded = _recorded(failure, stall)
+    if failure.lost:
+        lost = failure.lost
+        heard = clock_time(max(node.last_heard_unix_s for node in lost))
+        said = f"nothing was heard of {lost_machines(lost)} ({lost_ranks(lost)}) after {heard}"
+        return f"{begin}: {said}{f', while {_waits(waiting)}' if waiting else ''}."
+    recorded = _recorded(failure, stall, names)
     if recorded:
         return f"{begin}: {recorded}."
     if failure.culprits and all(each in waiting for each in failure.culprits):
         others = [each for each in waiting if each not in failure.culprits]
-        return f"{begin}: {_is_behind(failure.culprits, others)}."
+        return f"{begin}: {_is_behind(failure.culprits, others, names)}."
     if failure.culprits:
-        said = "; ".join(_stands(each, waits=False) for each in failure.culprits[:MAX_NAMED])
+        said = "; ".join(_stands(each, names, waits=False) for each in failure.culprits[:MAX_NAMED])
         also = f", while {_waits(waiting)}" if waiting else ""
         return f"{begin}: {said}{also}."
     if len({each.call or each.doing for each in waiting}) > 1:
-        said = "; ".join(_stands(each, waits=True) for each in waiting[:MAX_NAMED])
+        said = "; ".join(_stands(each, names, waits=True) for each in waiting[:MAX_NAMED])
         return f"{begin}: the ranks wait in different places: {said}."
     return f"{begin}: {_waits(waiting)}, and none of the ranks here is missing."
 
 
-def _recorded(failure: Failure, stall: Stall) -> str | None:
+def _recorded(failure: Failure, stall: Stall, names: Mapping[int, str]) -> str | None:
     """Returns what the flight recorder says of the collective that ranks wait in; `None` where
     there is nothing, or nobody is missing from it."""
     stuck = stall.collectives[0] if stall.collectives else None
@@ -138,7 +158,7 @@ def _recorded(failure: Failure, stall: Stall) -> str | None:
         f"{_ranks(stuck.missing)} never reached {stuck.name} {number}{size}, which "
         f"{_ranks(stuck.waiting)} {verb} waited in for {waited}"
     ]
-    parts += [_stands(each, waits=False) for each in failure.culprits[:MAX_NAMED]]
+    parts += [_stands(each, names, waits=False) for each in failure.culprits[:MAX_NAMED]]
     return "; ".join(parts)
 
 
@@ -146,9 +166,11 @@ def _ranks(ranks: Sequence[int]) -> str:
     return f"rank{'' if len(ranks) == 1 else 's'} {rank_list(ranks)}" if ranks else "no rank"
 
 
-def _is_behind(culprits: Sequence[Standing], others: Sequence[Standing]) -> str:
+def _is_behind(
+    culprits: Sequence[Standing], others: Sequence[Standing], names: Mapping[int, str]
+) -> str:
     """Returns who waits in an earlier collective than the others, and in which."""
-    behind = "; ".join(_stands(each, waits=True) for each in culprits[:MAX_NAMED])
+    behind = "; ".join(_stands(each, names, waits=True) for each in culprits[:MAX_NAMED])
     calls, most = culprits[0].collectives or 0, max(each.collectives or 0 for each in others)
     return (
         f"{behind}, in call {calls:,} of a collective since its last step, while {_waits(others)}, "
@@ -156,10 +178,11 @@ def _is_behind(culprits: Sequence[Standing], others: Sequence[Standing]) -> str:
     )
 
 
-def _stands(each: Standing, waits: bool) -> str:
+def _stands(each: Standing, names: Mapping[int, str], waits: bool) -> str:
     where = f" at {each.where}" if each.where else ""
     busy = " and is busy" if each.moved else ""
-    return f"rank {each.rank} {_does(each, waits)}{where}{busy}"
+    who = f"rank {each.rank}{of_machine([each.rank], names)}"
+    return f"{who} {_does(each, waits)}{where}{busy}"
 
 
 def _does(each: Standing, waits: bool) -> str:
@@ -203,6 +226,11 @@ def _matches(file: str, culprit: Standing) -> int:
 def _action(failure: Failure, stall: Stall, waiting: Sequence[Standing]) -> str:
     culprit = failure.culprits[0] if failure.culprits else None
     stacks = _stacks(stall, culprit)
+    if failure.lost:
+        names = listed_nodes([each.name for each in failure.lost])
+        return (
+            f"See whether {names} still runs and is on the network; the others wait for it.{stacks}"
+        )
     if culprit is not None and culprit.doing is Doing.INPUT:
         return f"See what blocks the data loader: a worker's lock, or storage.{stacks}"
     if culprit is not None and culprit.doing is Doing.UNKNOWN:

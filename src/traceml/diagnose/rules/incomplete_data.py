@@ -5,6 +5,9 @@ fewer steps than they took. Nothing else is hidden by it.
 
 *Evidence.* `ranks_used`, `world_size`, `steps_shared`, `steps_taken`; `ranks` are those missing.
 
+Of a job that went on with another number of ranks, only the attempts that are analysed count:
+those of the set of ranks that shares the most steps. Which these are, the summary says.
+
 *Thresholds.* A rank of a node that was seen is missing, or fewer than 50 % of the steps are
 complete on every rank: a warning. Only ranks of other nodes are missing: a remark.
 
@@ -29,10 +32,11 @@ def check(facts: Facts) -> Finding | None:
     used, window = facts.ranks_used, facts.window
     if not used:
         return None
-    world_size = max(rank.rank.world_size for rank in used)
+    world_size = _world_size(facts)
     missing = _missing(facts, world_size)
     shared = window.steps_analyzed + window.warmup_steps
-    few = len(used) > 1 and shared < SHARED_SHARE * window.steps_taken
+    taken = window.steps_in_attempts
+    few = len(used) > 1 and shared < SHARED_SHARE * taken
     if not missing and not few:
         return None
     said = []
@@ -40,8 +44,8 @@ def check(facts: Facts) -> Finding | None:
         said.append(f"Only {len(used)} of {count(world_size, 'rank')} took steps that were seen")
     if few:
         said.append(
-            f"{count(shared, 'step')} of {count(window.steps_taken)} "
-            f"({percent(shared / window.steps_taken)}) were complete on every rank"
+            f"{count(shared, 'step')} of {count(taken)} "
+            f"({percent(shared / taken)}) were complete on every rank"
         )
     return Finding(
         kind=KIND,
@@ -54,9 +58,17 @@ def check(facts: Facts) -> Finding | None:
             as_number("ranks_used", len(used)),
             as_number("world_size", world_size),
             as_number("steps_shared", shared),
-            as_number("steps_taken", window.steps_taken),
+            as_number("steps_taken", taken),
         ),
     )
+
+
+def _world_size(facts: Facts) -> int:
+    """Returns how many ranks the job had in the attempts that are analysed."""
+    attempts = facts.window.attempts
+    if attempts is not None:
+        return attempts.world_size
+    return max(rank.rank.world_size for rank in facts.ranks_used)
 
 
 def _missing(facts: Facts, world_size: int) -> tuple[int, ...]:

@@ -6,9 +6,10 @@ the others wait for it in every micro-batch.
 
 *Measured.* Each stage's work is its typical rank's step without waiting for others. Which ranks
 are a stage is read from `torch.distributed.pipelining`, from a dimension of the device mesh that is
-called `pp`, or from Megatron's or DeepSpeed's groups. With `m` micro-batches a step takes one pass
-through all stages and `m − 1` more turns of the longest one; so balancing saves `(m − 1)/m` of what
-the longest works beyond the mean.
+called `pp`, or from Megatron's or DeepSpeed's groups. Where no rank says its stage, ranks whose
+models have other numbers of modules and parameters are compared in the same way. With `m`
+micro-batches a step takes one pass through all stages and `m − 1` more turns of the longest one;
+so balancing saves `(m − 1)/m` of what the longest works beyond the mean.
 
 *Evidence.* `stage`, `longest_ms`, `mean_ms` and `shortest_ms` (work per step), `waits_share` (of
 the step, of a mean rank), `stages`, `micro_batches`, `longest_share` (of the steps in which this
@@ -25,6 +26,7 @@ embedding, the last one the head and the loss.
 
 from __future__ import annotations
 
+from traceml.diagnose.late_ranks import named
 from traceml.diagnose.rule import GPU_IDLE, Doc, Remedy, Rule, Symptom, Turn, Where, lost
 from traceml.diagnose.thresholds import Threshold, severity_of
 from traceml.facts.facts import Facts
@@ -58,15 +60,14 @@ def check(facts: Facts) -> Finding | None:
         section=Section.STEP_TIME,
         severity=severity,
         claim=(
-            f"{longest.label.capitalize()} of the pipeline {_work(longest)} "
+            f"{_title(longest)} {_work(longest)} "
             f"{duration(longest.own_s)} per step, a mean rank {duration(pipeline.mean_s)}: the "
             f"others wait, a mean rank {percent(waits_share)} of the step. With more to do than "
             "the others, these ranks are not called late."
         ),
         action=(
-            f"Move layers from {longest.label} to {shortest.label}, which {_work(shortest)} "
-            f"{duration(shortest.own_s)}, until the stages take equally long; the first stage also "
-            "holds the embedding, the last one the head and the loss."
+            f"Move layers from {_name(longest)} to {_name(shortest)}, which {_work(shortest)} "
+            f"{duration(shortest.own_s)}, {_until(pipeline)}."
         ),
         phase=Phase.COMMUNICATION,
         share=lost_s / step_s,
@@ -74,7 +75,7 @@ def check(facts: Facts) -> Finding | None:
         ranks=longest.ranks,
         lost_s_per_step=lost_s,
         evidence=Evidence(
-            as_number("stage", longest.stages[0]),
+            as_number("stage", longest.stages[0] if pipeline.is_named else None),
             in_ms("longest_ms", longest.own_s),
             in_ms("mean_ms", pipeline.mean_s),
             in_ms("shortest_ms", shortest.own_s),
@@ -86,6 +87,24 @@ def check(facts: Facts) -> Finding | None:
             in_ms("step_time_ms", step_s),
             as_words("diagnosis_clock", facts.clock),
         ),
+    )
+
+
+def _name(stage: StageWork) -> str:
+    return stage.label if stage.stages else f"the model on {named(stage.ranks)}"
+
+
+def _title(stage: StageWork) -> str:
+    name = _name(stage)
+    return f"{name[0].upper()}{name[1:]}{' of the pipeline' if stage.stages else ''}"
+
+
+def _until(pipeline: Pipeline) -> str:
+    if not pipeline.is_named:
+        return "if these are stages of one pipeline: they have different modules or parameters"
+    return (
+        "until the stages take equally long; the first stage also holds the embedding, the last "
+        "one the head and the loss"
     )
 
 
