@@ -15,7 +15,7 @@ from pathlib import Path
 from traceml.trace import open_trackers  # before torch, with which tracing begins
 
 looks_s: list[float] = []
-look = open_trackers.OpenTrackers._look
+look = open_trackers.OpenTrackers._find_runs
 
 
 def clocked_look(self) -> None:
@@ -25,7 +25,7 @@ def clocked_look(self) -> None:
     looks_s.append(time.perf_counter() - began)
 
 
-open_trackers.OpenTrackers._look = clocked_look
+open_trackers.OpenTrackers._find_runs = clocked_look
 
 import lightning.pytorch as pl  # noqa: E402 - after the clock
 import mlflow  # noqa: E402

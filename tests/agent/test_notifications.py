@@ -183,7 +183,7 @@ def test_a_name_and_a_password_in_a_url_become_a_header(hook):
 @pytest.mark.slow  # it waits for a timeout, twice
 def test_a_webhook_that_hangs_is_given_up_and_holds_up_no_other(tmp_path, monkeypatch, hook):
     monkeypatch.setattr(notify_targets, "WEBHOOK_TIMEOUT_S", 2.0)
-    opener = notify_targets._opener()
+    opener = notify_targets.opener()
     with receiving() as silent:
         silent.answers.clear()
 
@@ -191,7 +191,7 @@ def test_a_webhook_that_hangs_is_given_up_and_holds_up_no_other(tmp_path, monkey
             is_silent = request.full_url.startswith(silent.url)
             return opener.open(request, timeout=timeout if is_silent else PATIENCE_S)
 
-        monkeypatch.setattr(notify_targets, "_opener", lambda: SimpleNamespace(open=post))
+        monkeypatch.setattr(notify_targets, "opener", lambda: SimpleNamespace(open=post))
         told, words = notifier(
             tmp_path, monkeypatch, f"{silent.url}/{SECRET}", hook.url, closed_port()
         )

@@ -9,6 +9,7 @@ from traceml.agent.otlp_settings import (
     LOGS,
     METRICS,
     interval_s_in,
+    shown_collector,
     wanted_signals,
     why_not_exported,
 )
@@ -49,7 +50,34 @@ def test_the_interval_is_opentelemetrys(text: str, seconds: float):
     assert interval_s_in({"OTEL_METRIC_EXPORT_INTERVAL": text}) == seconds
 
 
-def test_an_address_that_is_no_url_is_said_without_it_and_ends_nothing():
-    said = why_not_exported({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://me:secret@[fe80::1:4318"})
+@pytest.mark.parametrize(
+    "address",
+    [
+        pytest.param("http://me:secret@[fe80::1:4318", id="brackets that do not close"),
+        pytest.param("localhost:4318/secret", id="without a scheme"),
+        pytest.param("not a secret url", id="words"),
+        pytest.param("https:///secret", id="without a host"),
+        pytest.param("grpc://collector:4317/secret", id="another scheme"),
+        pytest.param("http://collector:99999/secret", id="a port that there is not"),
+        pytest.param("http://not a secret host", id="a host of words"),
+    ],
+)
+@pytest.mark.parametrize("signal", ["", "METRICS_", "LOGS_"])
+def test_an_address_that_is_no_url_is_said_without_it_and_ends_nothing(signal: str, address: str):
+    """Also where the address of one signal alone is wrong, beside a right one for all."""
+    name = f"OTEL_EXPORTER_OTLP_{signal}ENDPOINT"
+    said = why_not_exported({**ENDPOINT, name: address})
     assert said is not None and "secret" not in said
     assert "no metrics are sent to an address that cannot be read" in said
+    assert f": {name} is no URL of a collector; expected one such as http://HOST:4318" in said
+
+
+@pytest.mark.parametrize(
+    ("address", "shown"),
+    [
+        ("HTTP://Collector:4318/v1", "http://collector:4318"),
+        ("https://me:secret@[fe80::1]:4318", "https://[fe80::1]:4318"),
+    ],
+)
+def test_the_collector_is_shown_by_its_host(address: str, shown: str):
+    assert shown_collector({"OTEL_EXPORTER_OTLP_ENDPOINT": address}, (METRICS,)) == shown

@@ -155,6 +155,16 @@ def test_findings_are_sent_but_not_that_nothing_was_found(folder: Path, tracker:
     assert tracker.findings == [LoggedFinding("INPUT_BOUND", "warn", expected, 30)]
 
 
+def test_what_happened_in_one_step_is_said_to_be_at_that_step(
+    folder: Path, tracker: Recording
+) -> None:
+    failed = LiveChange(1.0, 60, "stability", "EXCEPTION", "crit", 61, (0,), "It failed.", "", 61)
+    (folder / LIVE_CHANGES).write_bytes(msgspec.json.encode(failed) + b"\n")
+    log(folder, live=1)
+    (found,) = tracker.findings
+    assert (found.text, found.step) == ("at step 61: It failed.", 60)
+
+
 def test_the_run_that_the_script_has_open_is_passed_on(folder: Path, tracker: Recording) -> None:
     folders.write_mark(folder, f"{SCRIPT_RUN_MARK}wandb", json.dumps({"id": "abc"}))
     log(folder)
@@ -257,5 +267,6 @@ def test_where_wandb_is_switched_off_that_is_said_and_nothing_opened(
 
 
 def test_what_the_script_opened_counts_before_the_environment() -> None:
-    assert why_disabled({"id": "1", "mode": "online"}, {"WANDB_MODE": "disabled"}) is None
-    assert why_disabled({}, {"WANDB_MODE": "offline", "WANDB_DISABLED": "false"}) is None
+    theirs = {"id": "1", "mode": "online"}
+    run = LoggedRun("mine", "0" * 32, Path(), 0.0, "", script_run=theirs)
+    assert why_disabled(run, {"WANDB_MODE": "disabled"}) is None

@@ -44,6 +44,28 @@ def test_accumulation_counts_its_own_steps(tmp_path: Path) -> None:
     assert (settings["batch_size"], settings["accumulation_steps"]) == (16, 4)
 
 
+def test_its_phases_have_names_without_a_word_in_the_script(tmp_path: Path) -> None:
+    script = """\
+import torch
+from accelerate import Accelerator
+accelerator = Accelerator(cpu=True)
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+model, optimizer = accelerator.prepare(model, optimizer)
+for count in range(24):
+    accelerator.backward(model(torch.ones(2, 4)).sum())
+    optimizer.step()
+    optimizer.zero_grad()
+    accelerator.log({"loss": 1.0}, step=count)
+    if count % 12 == 11:
+        accelerator.save_state("state")
+"""
+    done = run_traceml(["run", "--mode=summary", "train.py"], tmp_path, script)
+    assert (done.status, done.steps) == (0, 24), done.stderr
+    found = {region["name"]: region["calls"] for region in done.summary["regions"]}
+    assert found == {"logging": 24, "checkpoint": 2}
+
+
 def test_a_job_trains_the_same_plain_and_traced(tmp_path: Path) -> None:
     job = Job("accelerate", "accelerate_text", ("--tiny",), ())
     traced = run_traced(job, tmp_path)

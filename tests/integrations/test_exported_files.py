@@ -11,12 +11,16 @@ from typing import Any
 import pytest
 
 from factories import make_run
+from failing import failed, report
 from node_runs import bring_to_head, write_nodes
+from replay import with_part
 from restarted_runs import Start, restarted
 from run_folders import write_run
 from traceml.cli import main
 from traceml.figures.exported_timeline import write_timeline
 from traceml.store.perfetto_trace import PerfettoWriter
+from traceml.store.records import RunRecords
+from traceml.summaries.build import build
 from traceml.summaries.read import read_summary
 
 parquet = pytest.importorskip("pyarrow.parquet")
@@ -159,7 +163,46 @@ def test_findings_are_on_tracks_of_their_own(logs: Path, tmp_path: Path):
     }
     primary = read_summary(logs / "plain" / "final_summary.json").primary_diagnosis
     assert found[primary.status].notes["summary"] == primary.summary
-    assert found[primary.status].end_ns > found[primary.status].begin_ns
+    steps = [each for n in (0, 1) for each in trace.slices[f"rank {n} on host-a/Steps"]]
+    assert found[primary.status].begin_ns == min(s.begin_ns for s in steps if s.name == "Step")
+    assert found[primary.status].end_ns == max(step.end_ns for step in steps)
+
+
+def steps_and_findings(run: RunRecords, path: Path) -> tuple[list[Slice], dict[str, Slice]]:
+    """A run's complete steps, and its findings by their kinds."""
+    with path.open("wb") as file:
+        write_timeline(PerfettoWriter(file), run, build(run, 0.0, "1"))
+    trace = read_trace(path)
+    steps = [s for s in trace.slices["rank 0 on host-a/Steps"] if s.name == "Step"]
+    findings = [s for key, ss in trace.slices.items() if key.startswith("findings/") for s in ss]
+    return steps, {each.notes["kind"]: each for each in findings}
+
+
+def test_a_finding_lies_where_its_steps_do(tmp_path: Path):
+    slower, grown = steps_and_findings(make_run(steps=400, slowdown_at=200), tmp_path / "s.pftrace")
+    since = grown["SLOWDOWN"].notes["since_step"]
+    assert abs(since - 201) <= 5
+    assert grown["SLOWDOWN"].begin_ns == slower[since - 1].begin_ns
+    assert grown["SLOWDOWN"].end_ns >= slower[-1].end_ns
+    _, stalled = steps_and_findings(
+        with_part(make_run(steps=100), "input", 9e3, slice(50, 51)), tmp_path / "o.pftrace"
+    )
+    one = stalled["INPUT_BOUND"]
+    assert 9e9 <= one.end_ns - one.begin_ns < 9.5e9
+
+
+@pytest.mark.parametrize("at", [150, 201], ids=["in a step that was kept", "after the last step"])
+def test_a_failure_lies_at_its_step(tmp_path: Path, at: int):
+    steps, found = steps_and_findings(failed(report(step=at)), tmp_path / "f.pftrace")
+    assert len(steps) == 200
+    begin_ns = steps[at - 1].begin_ns if at <= 200 else steps[-1].end_ns
+    assert found["EXCEPTION"].begin_ns == begin_ns
+    assert (found["EXCEPTION"].notes["since_step"], found["EXCEPTION"].notes["until_step"]) == (
+        at,
+        at,
+    )
+    if at <= 200:
+        assert found["EXCEPTION"].end_ns == steps[at - 1].end_ns
 
 
 def test_machines_are_on_one_clock(logs: Path, tmp_path: Path):

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from processes import PYTHON, Finished, run
@@ -21,6 +22,8 @@ from traceml.integrations.library_support import (
     try_to_log,
 )
 from traceml.model.library_versions import VersionRange
+from traceml.model.record_layout import NO_STEP
+from traceml.store.record_file import RankFiles
 
 SCRIPTS = Path(__file__).with_name("scripts")
 ONE_CORE = {"SLURM_JOB_ID": None, "HF_HUB_OFFLINE": "1"}
@@ -68,6 +71,17 @@ class TestLightning:
         assert "automatic: 16" in done.stdout
         assert done.steps == 16 + 16
         assert done.summary["settings"]["accumulation_steps"] == 2
+
+    def test_what_a_training_step_does_besides_is_rest_and_not_the_optimizers(
+        self, done: Finished
+    ) -> None:
+        """Of two accumulated batches the second is the optimizer's closure; each sleeps 10 ms."""
+        (files,) = RankFiles.all_in(done.folder)
+        steps = files.read_steps()
+        automatic = steps[(steps["flags"] & int(NO_STEP)) == 0][:16]
+        phases = ("h2d", "forward", "backward", "optimizer", "communication")
+        named_ns = sum(np.maximum(automatic[f"{phase}_ns"], 0) for phase in phases)
+        assert ((automatic["body_ns"] - named_ns) / 1e6 >= 2 * 10).all()
 
     def test_the_phases_of_its_loops_have_names(self, done: Finished) -> None:
         found = calls(done.summary)

@@ -129,6 +129,9 @@ def test_a_name_cannot_leave_the_logs_folder(run: str, place: Path):
         (lambda tools: tools.compare(["before"], ["cut-short"]), "no summary"),
         (lambda tools: tools.compare([], ["after"]), "at least one run"),
         (lambda tools: tools.summary_part("after", "step_time.globl"), "did you mean global?"),
+        (lambda tools: tools.summary_part("after", "step_time.issues.9"), "is a list of"),
+        (lambda tools: tools.summary_part("after", "step_time.issues.²"), "is a list of"),
+        (lambda tools: tools.summary_part("after", f"step_time.issues.{'9' * 5000}"), "a list of"),
         (lambda tools: tools.findings("after", "steptime"), "did you mean step_time?"),
         (lambda tools: tools.list_runs(None, None, None, 0), "expected 1 to 200"),
         (lambda tools: tools.list_runs("nosuch > 1", None, None, 5), "nosuch"),
@@ -153,6 +156,21 @@ def test_the_line_of_a_failure_is_shown_where_its_path_has_spaces(place: Path):
     (shown,) = answer.result["places"]
     assert (shown["file"], shown["function"]) == ("my run: 2/train it.py", "main")
     assert "> 7: line_7 = 7" in shown["code"]
+
+
+def test_lines_keep_their_numbers_after_a_masked_key_and_a_form_feed(place: Path):
+    """Both stand above the line that the run points at."""
+    path = place / "code" / "train.py"
+    before = path.read_text()
+    begin, end = (f"-----{edge} RSA PRIVATE KEY-----" for edge in ("BEGIN", "END"))
+    lines = SOURCE.splitlines()
+    lines[3:7] = [f'KEY = """{begin}', "MIIEpAIBAAKCAQEA1234567890abcdefghij", "ab=", f'{end}"""']
+    lines[9] = "\fSECTION = 10"
+    path.write_text("".join(f"{line}\n" for line in lines))
+    answer = AgentTools([place / "logs"], place / "code").code("after")
+    path.write_text(before)
+    shown = answer.result["places"][0]["code"]
+    assert "> 20: line_20 = 20" in shown
 
 
 def test_a_long_answer_is_cut_and_says_so(place: Path):

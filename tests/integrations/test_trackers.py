@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from processes import PATIENCE_S, PYTHON, TRACEML, Finished, run, started, wait_until
+from receivers import receiving
 from traceml.model.tracked_run import TrackedRun
 from traceml.store.run_sources import open_source
+from traceml.trace.open_trackers import _find_tensorboard
 
 for package in ("tensorboard", "wandb"):
     pytest.importorskip(package)
@@ -59,6 +61,21 @@ run.finish()  # training goes on
 for _ in range(50):
     train()
 """
+LEFT_OPEN = f"""{TRAIN}
+import time
+from pathlib import Path
+from traceml.trace import ask_agent
+import wandb
+ask_agent.PATIENCE_S = {PATIENCE_S}
+wandb.init(project="demo", name="left open", mode="offline").log({{"mine": 1}})
+deadline = time.monotonic() + {PATIENCE_S}
+while not Path("logs/open/marks/tracker-run-wandb").exists():
+    assert time.monotonic() < deadline
+    time.sleep(0.01)
+    step()
+for _ in range(30):
+    step()
+"""
 SWITCHED_OFF = f"""{TRAIN}
 import time
 from pathlib import Path
@@ -70,6 +87,22 @@ while not Path("logs/off/marks/tracker-run-wandb").exists():
     time.sleep(0.01)
     step()
 """
+FOLDERS_GONE = """
+import os
+from pathlib import Path
+from traceml.store.tracker_writer import LoggedEnd, LoggedRun
+from traceml.store.wandb_writer import WandbWriter, why_disabled
+here = Path.cwd()
+gone, working = here / "gone", {working!r}
+gone.mkdir()
+os.chdir(gone)
+gone.rmdir()
+theirs = dict(id="abc", project="demo", name="mine", mode="offline", folder=str(gone))
+for name, script_run in (("alone", {{}}), ("beside", theirs)):
+    run = LoggedRun(name, str(len(name)) * 32, here, 0.0, working, script_run)
+    assert why_disabled(run, {{}}) is None
+    WandbWriter(run).finish(LoggedEnd(1, {{"traceml/steps": 7}}, {{}}, "", (), False))
+"""
 WITHOUT_SERVICE = """
 from pathlib import Path
 from traceml.store.tracker_writer import LoggedRun
@@ -79,6 +112,24 @@ writer = WandbWriter(LoggedRun("late", "0" * 32, Path(folder), 0.0, folder))
 print(writer.where)
 writer.close()
 """
+OF_ANOTHER_SERVER = """
+from pathlib import Path
+from traceml.store.tracker_writer import LoggedEnd, LoggedRun
+from traceml.store.wandb_writer import WandbWriter
+import wandb
+from traceml.trace.open_trackers import _find_wandb
+folder = str(Path.cwd())
+wandb.init(project="demo", mode="offline", settings=wandb.Settings(base_url=SERVER))
+found = _find_wandb()
+wandb.finish()
+wandb.teardown()
+assert "secret" not in str(found)
+theirs = {**found, "mode": "online"}
+writer = WandbWriter(LoggedRun("mine", "0" * 32, Path(folder), 0.0, folder, theirs))
+writer.finish(LoggedEnd(1, {}, {}, "", (), False))
+"""
+SETTINGS_FILE = "[default]\nmode = {}\nproject = from-the-file\n"
+TRAINS = f"{TRAIN}\nfor _ in range(3):\n    step()\n"
 OPENED = ["wandb/offline-run-*", "logs/alone/tensorboard/events*"]
 OPENED += ["trackio/traceml.db"] if HAS_TRACKIO else []
 """What trackers leave when they open a run of ours. Training goes on until all of it is there: from
@@ -190,6 +241,27 @@ def test_the_end_goes_to_a_wandb_run_beside_it(beside: Finished) -> None:
     assert any("wandb sync" in line for line in lines(beside))
 
 
+def test_a_wandb_run_that_the_script_closes_has_numbers_and_verdict(beside: Finished) -> None:
+    """Those of then: training goes on."""
+    mine = wandb_runs(beside.cwd)["mine"]
+    assert mine.last_values[FINAL] > 0
+    assert mine.last_values["traceml/steps"] < beside.steps
+    (said,) = [line for line in lines(beside) if "wandb sync" in line]
+    folders = said.partition("wandb sync ")[2].partition(")")[0].split()
+    assert len(folders) == 2 and all(list(Path(folder).glob("*.wandb")) for folder in folders)
+
+
+def test_a_wandb_run_that_is_open_at_the_end_has_them_too(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(LEFT_OPEN)
+    words = ["run", "--mode=summary", "--run-name", "open", "--log-to", "wandb", "train.py"]
+    finished = run([TRACEML, *words], tmp_path, env=environment(tmp_path))
+    assert finished.status == 0, finished.stderr
+    mine = wandb_runs(tmp_path)["left open"]
+    assert mine.last_values[FINAL] > 0
+    assert mine.last_values["traceml/steps"] == finished.steps
+    assert mine.last_values["mine"] == 1
+
+
 def files_in_artifact(place: Path) -> set[str]:
     """The files of the one artifact that was logged, from what W&B kept on disk."""
     from traceml.store.wandb_runs import _import_record, _payloads
@@ -270,3 +342,64 @@ def test_a_wandb_service_that_is_gone_does_not_keep_our_run_from_disk(tmp_path: 
     assert finished.status == 0, finished.stderr
     assert "(offline: wandb sync" in finished.stdout
     assert "late" in wandb_runs(tmp_path)
+
+
+@pytest.mark.parametrize("mode", ["disabled", "offline", "online"])
+def test_wandbs_settings_in_the_scripts_folder_hold_for_our_run(tmp_path: Path, mode: str) -> None:
+    """`wandb disabled` and `wandb offline` leave them there. A server that refuses our key does not
+    keep the run from disk."""
+    (tmp_path / "train.py").write_text(TRAINS)
+    (tmp_path / "wandb").mkdir()
+    (tmp_path / "wandb/settings").write_text(SETTINGS_FILE.format(mode))
+    words = ["run", "--mode=summary", "--run-name", "a", "--log-to", "wandb", "train.py"]
+    with receiving() as server:
+        server.statuses += [401] * 100
+        reached = {"WANDB_BASE_URL": server.url, "WANDB_API_KEY": "0" * 40}
+        env = {**environment(tmp_path), **reached}
+        finished = run([TRACEML, *words], tmp_path, env=env)
+    assert finished.status == 0, finished.stderr
+    (said,) = [line for line in finished.lines_of_ours() if "W&B is" in line or "wandb" in line]
+    assert ("W&B is disabled (its settings have mode=disabled" in said) == (mode == "disabled")
+    assert ("logged to wandb: from-the-file/" in said) == (mode != "disabled")
+    assert ("(offline: wandb sync" in said) == (mode != "disabled")
+    assert bool(server.received) == (mode == "online")
+
+
+def test_our_run_goes_to_the_server_that_the_scripts_run_is_at(tmp_path: Path) -> None:
+    """A server that stands in the script alone: ours would be at another, perhaps a public one."""
+    with receiving() as theirs, receiving() as other:
+        theirs.statuses += [401] * 100
+        other.statuses += [401] * 100
+        address = theirs.url.replace("http://", "http://me:secret@")
+        (tmp_path / "write.py").write_text(f"SERVER = {address!r}\n{OF_ANOTHER_SERVER}")
+        reached = {"WANDB_BASE_URL": other.url, "WANDB_API_KEY": "0" * 40}
+        finished = run([PYTHON, "write.py"], tmp_path, env={**environment(tmp_path), **reached})
+    assert finished.status == 0, finished.stderr
+    assert theirs.received and not other.received
+
+
+@pytest.mark.parametrize("working", ["", "/no/such/folder"])
+def test_our_run_is_written_where_the_scripts_folders_are_gone(
+    tmp_path: Path, working: str
+) -> None:
+    """A temporary folder that the script has removed, and the one that it was started in."""
+    (tmp_path / "write.py").write_text(FOLDERS_GONE.format(working=working))
+    env = {**environment(tmp_path), "WANDB_DIR": None}
+    finished = run([PYTHON, "write.py"], tmp_path, env=env)
+    assert finished.status == 0, finished.stderr
+    runs = wandb_runs(tmp_path)
+    assert [runs[name].last_values["traceml/steps"] for name in ("alone", "mine-traceml")] == [7, 7]
+
+
+@pytest.mark.parametrize("module", ["torch.utils.tensorboard", "tensorboardX"])
+def test_a_summary_writer_of_each_package_is_found_until_it_is_closed(
+    tmp_path: Path, module: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = pytest.importorskip(module)
+    monkeypatch.chdir(tmp_path)
+    assert _find_tensorboard() is None
+    writer = package.SummaryWriter("events")
+    writer.add_scalar("loss", 1.0, 0)
+    assert _find_tensorboard() == {"folder": str(tmp_path / "events")}
+    writer.close()
+    wait_until(lambda: _find_tensorboard() is None, "its thread has ended")

@@ -49,6 +49,7 @@ def test_the_end_is_told_to_all_and_what_cannot_be_reached_changes_nothing(tmp_p
     assert [path for path in files if SECRET.encode() in path.read_bytes()] == []
 
 
+@pytest.mark.slow
 def test_a_run_notifies_its_own_targets_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Two runs of one process, without agents: the launcher notifies of their ends."""
     monkeypatch.setattr(supervise, "run", lambda *arguments: 0)

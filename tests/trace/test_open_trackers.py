@@ -231,6 +231,7 @@ def first_batch(run, patience_s):
     return next(iter(loader)).tolist()
 
 
+@pytest.mark.slow
 def test_a_forked_worker_finds_the_locks_of_wandb_free(locking):
     run = locking(max_wait_s=60.0)
     os.register_at_fork(before=run.leave.set)  # called before what was registered earlier
@@ -238,6 +239,7 @@ def test_a_forked_worker_finds_the_locks_of_wandb_free(locking):
     wait_until(lambda: run.rows, "the values are logged")
 
 
+@pytest.mark.slow
 def test_wandb_that_never_answers_holds_up_no_fork(locking):
     run = locking(max_wait_s=0.01)
     assert first_batch(run, patience_s=0.01) == [False] * 4

@@ -7,12 +7,10 @@ its program.
 
 from __future__ import annotations
 
-import base64
 import html
 import http.client
 import json
 import os
-import re
 import shlex
 import signal
 import subprocess
@@ -20,14 +18,14 @@ import sys
 import threading
 import time
 import urllib.error
-import urllib.request
 from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import unquote, urlsplit, urlunsplit
+from urllib.parse import urlsplit
 
+from traceml.agent.web_address import has_scheme, opener, parse_web_address, post_request
 from traceml.model.environment import NOTIFY
 from traceml.model.errors import UsageError
 
@@ -40,7 +38,6 @@ MAX_WAITING = 8
 PAUSES_S = (1.0, 2.0)
 """Before another attempt, where the host refuses the connection or has an error of its own."""
 
-_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _BEGIN_COMMAND = (
     "import os, signal, sys; signal.pthread_sigmask(signal.SIG_SETMASK, []); "
     "os.execv('/bin/sh', ['sh', '-c', sys.argv[1]])"
@@ -57,7 +54,7 @@ class NotifyTarget:
     @property
     def is_webhook(self) -> bool:
         """Whether it is a URL."""
-        return _SCHEME.match(self.given) is not None
+        return has_scheme(self.given)
 
     @property
     def is_slack(self) -> bool:
@@ -90,13 +87,8 @@ def parse_target(text: str) -> NotifyTarget:
         )
     if not target.is_webhook:
         return target
-    try:
-        parts = urlsplit(target.given)
-        has_host = bool(parts.hostname) and (parts.port is None or parts.port > 0)
-    except ValueError:
-        has_host = False
-    scheme = target.given.partition(":")[0]
-    if scheme.lower() not in ("http", "https") or not has_host:
+    if parse_web_address(target.given) is None:
+        scheme = target.given.partition(":")[0]
         raise UsageError(
             f"--notify cannot send to this {scheme}:// address; expected http://HOST/… or "
             "https://HOST/…, or a command"
@@ -108,14 +100,6 @@ def targets_in(environment: Mapping[str, str]) -> tuple[NotifyTarget, ...]:
     """Returns the targets that `TRACEML_NOTIFY` holds, one in each line; raises UsageError."""
     lines = environment.get(NOTIFY, "").splitlines()
     return tuple(dict.fromkeys(parse_target(line) for line in lines if line.strip()))
-
-
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """A redirected POST would arrive as a GET, or elsewhere: it is an error."""
-
-    def redirect_request(self, *arguments: object) -> None:
-        """Refuses every redirect."""
-        return
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,7 +242,7 @@ def _escaped(body: bytes) -> bytes:
 def _post(url: str, body: bytes) -> _DeliveryAttempt:
     """Sends one POST; what an error says never holds the URL."""
     try:
-        with _opener().open(_request(url, body), timeout=WEBHOOK_TIMEOUT_S):
+        with opener().open(post_request(url, body), timeout=WEBHOOK_TIMEOUT_S):
             return _DeliveryAttempt()
     except urllib.error.HTTPError as error:
         error.close()
@@ -272,21 +256,6 @@ def _post(url: str, body: bytes) -> _DeliveryAttempt:
             return _DeliveryAttempt(f"did not answer within {WEBHOOK_TIMEOUT_S:.0f} s")
         words = cause.strerror if isinstance(cause, OSError) else None
         return _DeliveryAttempt(words or type(cause).__name__, isinstance(cause, OSError))
-
-
-def _opener() -> urllib.request.OpenerDirector:
-    return urllib.request.build_opener(_NoRedirect)
-
-
-def _request(url: str, body: bytes) -> urllib.request.Request:
-    """Returns the request; a name and a password in the URL become a header."""
-    parts = urlsplit(url)
-    headers = {"Content-Type": "application/json", "User-Agent": "traceml"}
-    if "@" in parts.netloc:
-        word = f"{unquote(parts.username or '')}:{unquote(parts.password or '')}"
-        headers["Authorization"] = f"Basic {base64.b64encode(word.encode()).decode()}"
-        parts = parts._replace(netloc=parts.netloc.rpartition("@")[2])
-    return urllib.request.Request(urlunsplit(parts), body, headers, method="POST")
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:

@@ -209,6 +209,7 @@ def _finding_event(issue: LiveIssue, state: LiveState) -> ExportEvent:
         "traceml.finding.action": issue.action,
         "traceml.finding.ranks": list(issue.ranks),
         "traceml.finding.since_step": issue.since_step,
+        "traceml.finding.until_step": issue.until_step,
         "traceml.step": state.step,
     }
     return ExportEvent(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
-from urllib.parse import urlsplit
+
+from traceml.agent.web_address import parse_web_address, shown_address
 
 METRICS, LOGS = "metrics", "logs"
 """OpenTelemetry's signals that are sent."""
@@ -37,12 +38,14 @@ def why_not_exported(environment: Mapping[str, str]) -> str | None:
     wanted = wanted_signals(environment)
     if not wanted:
         return None
+    for signal in wanted:
+        name, endpoint = _named(environment, "ENDPOINT", signal)
+        if parse_web_address(endpoint) is None:
+            return (
+                f"no metrics are sent to {UNREADABLE}: {name} is no URL of a collector; expected "
+                "one such as http://HOST:4318"
+            )
     shown = shown_collector(environment, wanted)
-    if shown == UNREADABLE:
-        return (
-            f"no metrics are sent to {shown}: OTEL_EXPORTER_OTLP_ENDPOINT is no URL; expected one "
-            "such as http://HOST:4318"
-        )
     if not _is_installed():
         return (
             f"no metrics are sent to {shown}: this Python has no OpenTelemetry exporter; {INSTALL}"
@@ -64,9 +67,15 @@ def _is_installed() -> bool:
         return False
 
 
+def _named(environment: Mapping[str, str], name: str, signal: str) -> tuple[str, str]:
+    """Returns a setting's variable, that of the signal before that of all signals, and its text."""
+    own, every = f"OTEL_EXPORTER_OTLP_{signal.upper()}_{name}", f"OTEL_EXPORTER_OTLP_{name}"
+    found = own if environment.get(own) else every
+    return found, environment.get(found, "")
+
+
 def _variable(environment: Mapping[str, str], name: str, signal: str) -> str:
-    own = environment.get(f"OTEL_EXPORTER_OTLP_{signal.upper()}_{name}")
-    return own or environment.get(f"OTEL_EXPORTER_OTLP_{name}", "")
+    return _named(environment, name, signal)[1]
 
 
 def _endpoint(environment: Mapping[str, str], signal: str) -> str:
@@ -76,15 +85,8 @@ def _endpoint(environment: Mapping[str, str], signal: str) -> str:
 def shown_collector(environment: Mapping[str, str], signals: Sequence[str]) -> str:
     """Returns the collector's address without what may be secret in it; `UNREADABLE` where it is no
     URL."""
-    try:
-        parts = urlsplit(_endpoint(environment, signals[0]))
-    except ValueError:
-        return UNREADABLE
-    try:
-        port = f":{parts.port}" if parts.port else ""
-    except ValueError:
-        port = ""
-    return f"{parts.scheme}://{parts.hostname or ''}{port}"
+    parts = parse_web_address(_endpoint(environment, signals[0]))
+    return UNREADABLE if parts is None else shown_address(parts)
 
 
 def interval_s_in(environment: Mapping[str, str]) -> float:

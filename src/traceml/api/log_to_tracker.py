@@ -23,11 +23,14 @@ from traceml.model.finding import Section, Severity
 from traceml.model.printable import printable, shorten
 from traceml.model.secrets import masked_message
 from traceml.model.tracker import (
+    DIAGNOSIS,
+    NEXT,
     OVER_MESSAGE,
     SAID_MARK,
     SCRIPT_RUN_MARK,
     STOPPED_MARK,
     TRACKERS,
+    VERDICT,
 )
 from traceml.store import folder as folders
 from traceml.store.line_files import LIVE_CHANGES, LIVE_STATE, LineFollower
@@ -35,9 +38,6 @@ from traceml.store.mlflow_runs import MlflowRuns
 from traceml.store.mlflow_server import RefusedByServer
 from traceml.store.regular_files import read_regular
 from traceml.store.tracker_writer import (
-    DIAGNOSIS,
-    NEXT,
-    VERDICT,
     LoggedEnd,
     LoggedFinding,
     LoggedRun,
@@ -119,7 +119,8 @@ class RunLogger:
             change = read_change(line)
             if change is None or not _is_worth_logging(change):
                 continue
-            text = f"from step {change.since_step}: {change.summary} {change.action}".strip()
+            when = "at" if change.until_step == change.since_step else "from"
+            text = f"{when} step {change.since_step}: {change.summary} {change.action}".strip()
             step = change.step or change.since_step
             self._findings.append(LoggedFinding(change.kind, change.severity, text, step))
 
@@ -229,7 +230,7 @@ def _open_writer(tracker: str, run: LoggedRun) -> TrackerWriter:
     if tracker == "wandb":
         from traceml.store.wandb_writer import WandbWriter, why_disabled
 
-        if (why := why_disabled(run.script_run, os.environ)) is not None:
+        if (why := why_disabled(run, os.environ)) is not None:
             return SwitchedOffWriter(f"W&B is disabled ({why}), nothing was logged")
         return WandbWriter(run)
     if tracker == "tensorboard":

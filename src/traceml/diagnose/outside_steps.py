@@ -1,8 +1,8 @@
 """Time between steps that is neither evaluation nor a checkpoint.
 
-An explicit `trace_step` leaves it out: a generator that makes the next batch, for example. It
-belongs to no step, so it is compared with the wall time. Never critical: a script may leave it out
-on purpose.
+An explicit `trace_step` leaves it out: a generator that makes the next batch, for example. Without
+one it is what follows an evaluation, up to the next batch. It belongs to no step, so it is compared
+with the wall time. Never critical: a script may leave it out on purpose.
 """
 
 from __future__ import annotations
@@ -18,6 +18,15 @@ from traceml.model.quantities import duration, percent
 from traceml.model.rank import REGIONS_OUTSIDE_STEPS
 
 WARN = Threshold(0.20, 0.003)  # of the wall time; printing and bookkeeping between steps cost less
+NEARLY_ALL = 0.9
+OUTSIDE_TRACE_STEP = (
+    "If the next batch is made there, fetch it inside trace_step or use a DataLoader, whose waits "
+    "are measured as such; name other suspects with traceml.trace_time."
+)
+AFTER_EVALUATION = (
+    "See what the script does between the evaluation's last batch and the next training batch "
+    "(metrics, plots, uploads, building the next trainer); name suspects with traceml.trace_time."
+)
 MAIN_PART = 0.30
 """Of that time: a region that holds less does not explain it."""
 
@@ -31,6 +40,8 @@ def finding_of(facts: Facts, kind: Kind) -> Finding | None:
     if found is None:
         return None
     name, region_s = _main_region(facts, outside_s)
+    is_around_evaluation = _is_around_evaluation(facts)
+    where = "around an evaluation" if is_around_evaluation else "outside trace_step"
     named = f": the region '{name}' is {percent(region_s / outside_s)} of it" if name else ""
     finding = Finding(
         kind=kind,
@@ -38,13 +49,10 @@ def finding_of(facts: Facts, kind: Kind) -> Finding | None:
         severity=found,
         claim=(
             f"{percent(outside_s / wall_s)} of the wall time ({duration(outside_s)} of "
-            f"{duration(wall_s)} per step) passes between steps, outside trace_step, and is "
+            f"{duration(wall_s)} per step) passes between steps, {where}, and is "
             f"neither evaluation nor a checkpoint{named}."
         ),
-        action=(
-            "If the next batch is made there, fetch it inside trace_step or use a DataLoader, "
-            "whose waits are measured as such; name other suspects with traceml.trace_time."
-        ),
+        action=AFTER_EVALUATION if is_around_evaluation else OUTSIDE_TRACE_STEP,
         share=outside_s / wall_s,
         ranks=tuple(rank.rank.rank for rank in facts.ranks_used),
         lost_s_per_step=outside_s,
@@ -60,7 +68,16 @@ def finding_of(facts: Facts, kind: Kind) -> Finding | None:
     if facts.step_table is None:
         return finding
     few = few_steps(facts.step_table, facts.step_table.outside(), facts.step_table.field("wall_ns"))
-    return stalled(finding, few, WARN, "before it began, outside trace_step") or finding
+    return stalled(finding, few, WARN, f"before it began, {where}") or finding
+
+
+def _is_around_evaluation(facts: Facts) -> bool:
+    """Returns whether that time lies in steps before which the model was evaluated, nearly all."""
+    if facts.step_table is None:
+        return False
+    outside_s, evaluation_s = facts.step_table.outside(), facts.step_table.field("evaluation_ns")
+    near_s = outside_s[evaluation_s > 0].sum()
+    return bool(near_s > 0 and near_s >= NEARLY_ALL * outside_s.sum())
 
 
 def _main_region(facts: Facts, outside_s: float) -> tuple[str, float]:

@@ -9,9 +9,9 @@ from typing import Any
 from traceml.integrations.library_support import (
     is_first_rank,
     missing_library,
-    name_methods,
     say_if_untested,
 )
+from traceml.integrations.zero_code import name_accelerator_phases
 from traceml.model.library_versions import VersionRange
 from traceml.trace.current import current
 from traceml.trace.init import init
@@ -48,8 +48,7 @@ class TraceMLTracker(GeneralTracker):  # type: ignore[misc]  # its package has n
         super().__init__()
         init(run_name, logs_dir, overwrite, trace_max_steps)
         say_if_untested(_TESTED)
-        name_methods(Accelerator, ["log"], "logging")
-        name_methods(Accelerator, ["save_state", "save_model"], "checkpoint")
+        name_accelerator_phases(Accelerator)
 
     @property
     def tracker(self) -> Path | None:

@@ -1,15 +1,22 @@
 """A callback for the Trainer of transformers, and those of TRL that are made from it:
 `Trainer(callbacks=[TraceMLCallback()])`, or `report_to="traceml"` once this module is imported.
 
-It traces the training also where that was not started by `traceml run`.
+It traces the training also where that was not started by `traceml run`. Under that every Trainer
+has one: see `zero_code.py`.
 """
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
-from traceml.integrations.library_support import missing_library, name_methods, say_if_untested
+from traceml.integrations.library_support import (
+    guarded,
+    missing_library,
+    name_methods,
+    say_if_untested,
+)
 from traceml.model.library_versions import VersionRange
 from traceml.trace.init import init
 from traceml.trace.verbs import log_metrics
@@ -21,15 +28,17 @@ except ModuleNotFoundError as missing:
     raise missing_library(missing, __name__, "transformers") from missing
 
 _TESTED = VersionRange("transformers", "4.45", "6")
+_TRAINER, _GENERATION = "transformers.trainer", "transformers.generation.utils"
 _REGIONS = (
-    ("Trainer", "evaluate", "evaluation"),
-    ("Trainer", "predict", "prediction"),
-    ("Trainer", "log", "logging"),
-    ("Trainer", "_save_checkpoint", "checkpoint"),
-    ("Trainer", "save_model", "checkpoint"),
-    ("GenerationMixin", "generate", "generation"),
+    (_TRAINER, "Trainer", "evaluate", "evaluation"),
+    (_TRAINER, "Trainer", "predict", "prediction"),
+    (_TRAINER, "Trainer", "log", "logging"),
+    (_TRAINER, "Trainer", "_save_checkpoint", "checkpoint"),
+    (_TRAINER, "Trainer", "save_model", "checkpoint"),
+    (_GENERATION, "GenerationMixin", "generate", "generation"),
 )
-"""A class, its method, and the region that the method's calls become."""
+"""A module, its class, a method, and the region that the method's calls become. A module that the
+script has not loaded is not loaded for it: that takes a second, and no model of its generates."""
 
 
 class TraceMLCallback(transformers.TrainerCallback):  # type: ignore[misc]  # it has no types
@@ -48,17 +57,59 @@ class TraceMLCallback(transformers.TrainerCallback):  # type: ignore[misc]  # it
     ) -> None:
         """The arguments of `traceml.init`."""
         init(run_name, logs_dir, overwrite, trace_max_steps)
-        say_if_untested(_TESTED)
-        for owner, method, region in _REGIONS:
-            name_methods(getattr(transformers, owner, None), [method], region)
+        _name_phases()
 
+    def on_init_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """The Trainer has its parts, which may have loaded more of the library."""
+        _name_phases()
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """The model is made by now, also where `model_init` makes it."""
+        _name_phases()
+
+    @guarded
     def on_log(
         self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any
     ) -> None:
         """Record what the Trainer logs: its own values and those of `compute_metrics`."""
         numbers = {name: value for name, value in (logs or {}).items() if _is_number(value)}
-        if numbers and state.is_world_process_zero:
+        if numbers and state.is_world_process_zero and not _recorded.holds(logs, state):
             log_metrics(numbers, state.global_step)
+
+
+class DefaultTrainerCallback(TraceMLCallback):
+    """The one that every Trainer has under `traceml run`, beside the script's own if there is one:
+    of another class, because transformers warns of two of one class."""
+
+    def __init__(self) -> None:
+        """The run is there."""
+        _name_phases()
+
+
+class _RecordedLogs:
+    """What the Trainer has logged last: of two callbacks of ours one records it."""
+
+    def __init__(self) -> None:
+        self._logs: object = None
+        self._count = -1
+
+    def holds(self, logs: object, state: Any) -> bool:
+        """Whether this call of `log`, which also makes the Trainer's history longer, was recorded
+        already; it is from now on."""
+        count = len(state.log_history)
+        is_known = logs is self._logs and count == self._count
+        self._logs, self._count = logs, count
+        return is_known
+
+
+_recorded = _RecordedLogs()
+
+
+@guarded
+def _name_phases() -> None:
+    say_if_untested(_TESTED)
+    for module, owner, method, region in _REGIONS:
+        name_methods(getattr(sys.modules.get(module), owner, None), [method], region)
 
 
 def _is_number(value: object) -> bool:

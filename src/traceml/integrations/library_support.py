@@ -86,6 +86,19 @@ def notice_calls(owner: type, name: str, notice: Callable[..., None]) -> None:
         session.replace(owner, name, _noticed(method, notice))
 
 
+def guarded(method: Callable[..., None]) -> Callable[..., None]:
+    """Make a hook of ours, which a library calls in a traced run, safe: whatever it raises is
+    counted as a failure of the tracer, and training goes on."""
+
+    @functools.wraps(method)
+    def call(*arguments: Any, **options: Any) -> None:
+        session = current()
+        if session is not None:
+            session.guard(functools.partial(method, *arguments, **options), any_thread=True)()
+
+    return call
+
+
 def _noticed(method: Callable[..., Any], notice: Callable[..., None]) -> Callable[..., Any]:
     @functools.wraps(method)
     def noticed(*arguments: Any, **options: Any) -> Any:

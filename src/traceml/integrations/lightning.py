@@ -1,5 +1,5 @@
 """A callback for Lightning: `Trainer(callbacks=[TraceMLCallback()])` traces the training, also
-where it was not started by `traceml run`."""
+where it was not started by `traceml run`. In a run every trainer has one: see `zero_code.py`."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import Any
 
 import traceml
 from traceml.integrations.library_support import (
+    guarded,
     missing_library,
     name_methods,
     notice_calls,
@@ -51,7 +52,7 @@ class TraceMLCallback(*_classes("callbacks", "Callback")):  # type: ignore[misc]
 
     `validation`, `sanity check`, `test`, `prediction`, `checkpoint` and `logging` become named
     regions of the run. What the loggers get is recorded as metrics of the run, and at the end of
-    `fit` they get the run's main numbers (`traceml.summary()`).
+    `fit`, also of one that fails, they get the run's main numbers (`traceml.summary()`).
     """
 
     def __init__(
@@ -69,11 +70,17 @@ class TraceMLCallback(*_classes("callbacks", "Callback")):  # type: ignore[misc]
         self._options = run_name, logs_dir, overwrite, trace_max_steps
         self._log_summary = log_summary
         self._regions: dict[str, trace_time] = {}
+        self._is_set_up = False
         init(*self._options)
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """In each rank, before anything runs."""
         init(*self._options)  # where another process of this trainer's unpickled us
+        self._set_up(trainer)
+        self._is_set_up = True
+
+    @guarded
+    def _set_up(self, trainer: Any) -> None:
         package = type(trainer).__module__.partition(".trainer")[0]
         if package in _PACKAGES:
             say_if_untested(VersionRange(_PACKAGES[package], "2.2", "3"))
@@ -86,16 +93,33 @@ class TraceMLCallback(*_classes("callbacks", "Callback")):  # type: ignore[misc]
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """In each rank, after everything has run."""
+        self._is_set_up = False
         _recorded.end()
 
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
+        """`fit` has come to its end."""
+        self._give_summary(trainer)
+
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        """An exception, or Ctrl-C, ends what was going on: no other hook of ours is called."""
+        for name in tuple(self._regions):
+            self._exit(name)
+        if not self._is_set_up:  # nothing has begun: loggers are not open, and another may record
+            return
+        self._is_set_up = False
+        if getattr(trainer.state.fn, "value", None) == "fit":
+            self._give_summary(trainer)
+        _recorded.end()
+
+    @guarded
+    def _give_summary(self, trainer: Any) -> None:
         """Give the run's main numbers to the script's loggers, which are still open."""
         if not (self._log_summary and trainer.loggers and trainer.is_global_zero):
             return
         values = traceml.summary()
         _recorded.end()  # what we give them is no metric of the script's
         for logger in trainer.loggers if values else ():
-            log = partial(logger.log_metrics, values, step=trainer.global_step)
+            log = partial(logger.log_metrics, values, step=_logging_step(trainer))
             try_to_log(type(logger).__name__, log)
 
     # The phases of the loops
@@ -148,10 +172,30 @@ class TraceMLCallback(*_classes("callbacks", "Callback")):  # type: ignore[misc]
         if region is not None:
             region.__exit__(None, None, None)
 
+    @guarded
     def _log_without_loggers(self, trainer: Any) -> None:
         """Record the values so far where no logger is given any."""
         if not trainer.loggers and trainer.is_global_zero:
-            log_metrics(trainer.callback_metrics, trainer.global_step)
+            log_metrics(trainer.callback_metrics, _logging_step(trainer))
+
+
+class DefaultLightningCallback(TraceMLCallback):
+    """The one that every trainer of a traced run has, unless its script gives one."""
+
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        """In each rank, before anything runs."""
+        ours = [each for each in trainer.callbacks if isinstance(each, TraceMLCallback)]
+        if len(ours) == 1:
+            super().setup(trainer, pl_module, stage)
+        else:  # a new list: Lightning goes through the one that there is
+            trainer.callbacks = [each for each in trainer.callbacks if each is not self]
+
+
+def _logging_step(trainer: Any) -> int:
+    """The step at which Lightning would log now: batches, where several optimizers step in each."""
+    epoch_loop = getattr(getattr(trainer, "fit_loop", None), "epoch_loop", None)
+    step: int = getattr(epoch_loop, "_batches_that_stepped", trainer.global_step)
+    return step
 
 
 class _RecordedLogger:

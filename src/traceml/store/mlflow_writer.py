@@ -25,13 +25,12 @@ class MlflowWriter:
         """`push` sends the whole run, when it is over, to the run of our own."""
         self._push = push
         self._is_own = not run.script_run
+        run.enter_home()  # a local store is named from there
         if run.script_run:
-            os.chdir(run.script_run["folder"])  # a local store is named from there
             self._store = MlflowRuns(_store_word(run.script_run["uri"]))
             self._id = run.script_run["id"]
             self._experiment = run.script_run["experiment"]
         else:
-            os.chdir(run.working_folder)
             self._store = MlflowRuns(_default_store_word())
             started_ms = int(run.started_unix_s * 1000)
             there = begin_run(self._store, run.traceml_id, run.name, started_ms)

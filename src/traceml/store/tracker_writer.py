@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-VERDICT, DIAGNOSIS, NEXT = "traceml/verdict", "traceml/diagnosis", "traceml/next"
 FINDING_PREFIX = "traceml/finding/"
 """Before a finding's kind."""
 OWN_PROJECT = "traceml"
@@ -30,6 +30,17 @@ class LoggedRun:
     script_run: Mapping[str, str] = field(default_factory=dict)
     """The run that the script has open in the tracker, as `trace/open_trackers.py` describes it;
     empty where it has none."""
+
+    def enter_home(self) -> str:
+        """Makes the folder the current one from which the script's relative names are meant, and
+        returns it: that of the script, or of the command; where both are gone, that of the run."""
+        for folder in (self.script_run.get("folder"), self.working_folder, str(self.folder)):
+            try:
+                os.chdir(folder or "")
+            except OSError:
+                continue  # gone by now, as temporary folders are, or somebody else's
+            return folder or ""
+        return str(self.folder)
 
 
 @dataclass(frozen=True, slots=True)

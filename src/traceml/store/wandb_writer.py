@@ -2,7 +2,8 @@
 
 An open run can be written by the process alone that has it. So live values are left in a file, from
 which the training process logs them (`WandbValues` in `trace/open_trackers.py`), and the end, when
-that process is gone, goes to a run of our own in the script's project and group. Where the script
+that process is gone, goes to a run of our own in the script's project and group; what is known of
+it when the script's run is closed is in that run's summary. Where the script
 has no run, everything goes to one of our own.
 """
 
@@ -10,13 +11,12 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import time
 from collections.abc import Mapping
 from typing import Any
 
-from traceml.model.tracker import DISABLED, WANDB_VALUES_MARK
-from traceml.store.folder import write_mark
+from traceml.model.tracker import DISABLED, WANDB_FILLED_MARK, WANDB_VALUES_MARK
+from traceml.store.folder import read_mark, write_mark
 from traceml.store.tracker_writer import (
     FINDING_PREFIX,
     OWN_PROJECT,
@@ -32,29 +32,39 @@ _OF_THE_SCRIPT = ("RUN_ID", "NAME", "RESUME", "NOTES", "RUN_GROUP", "JOB_TYPE", 
 """Settings in the environment that mean the script's own run, and would make ours the same one."""
 _TRUE = ("1", "true", "yes", "on")
 """How `WANDB_DISABLED`, which transformers and older W&B know, is said to hold."""
+_SERVICES = ("WANDB_SERVICE", "_WANDB_SERVICE")
+"""Where a `wandb-core` of another process listens, which may be gone by now."""
 
 
-def _service_errors() -> tuple[type[Exception], ...]:
-    """Returns the error of W&B's local service being gone. It is none of W&B's own errors, and each
-    version has it elsewhere."""
-    modules = [found for name, found in list(sys.modules.items()) if name.startswith("wandb.sdk.")]
-    errors = (vars(module).get("WandbServiceConnectionError") for module in modules)
-    return tuple({error for error in errors if isinstance(error, type)})
-
-
-def why_disabled(script_run: Mapping[str, str], environment: Mapping[str, str]) -> str | None:
+def why_disabled(run: LoggedRun, environment: Mapping[str, str]) -> str | None:
     """Returns what of the user's switches W&B off; `None` where nothing does.
 
-    What the script asked for counts before the environment, as it does for W&B.
+    What the script asked for counts before the environment, and that before the files of W&B's
+    settings, as they do for W&B.
     """
-    if script_run.get("mode") == DISABLED:
+    if run.script_run.get("mode") == DISABLED:
         return f"the script's run has mode={DISABLED}"
-    if script_run:
+    if run.script_run:
         return None
     if environment.get("WANDB_MODE") == DISABLED:
         return f"WANDB_MODE={DISABLED}"
     word = environment.get("WANDB_DISABLED", "").lower()
-    return f"WANDB_DISABLED={word}" if word in _TRUE else None
+    if word in _TRUE:
+        return f"WANDB_DISABLED={word}"
+    if _users_settings(run).mode == DISABLED:
+        return f"its settings have mode={DISABLED}, as after `wandb {DISABLED}`"
+    return None
+
+
+def _users_settings(run: LoggedRun) -> Any:
+    """Returns what W&B itself takes from the environment and from its files of settings, of which
+    one may be in the script's folder: W&B looks there once in a process, when it is set up."""
+    for name in (*(f"WANDB_{name}" for name in _OF_THE_SCRIPT), *_SERVICES):
+        os.environ.pop(name, None)
+    import wandb
+
+    run.enter_home()  # W&B takes no other folder than the current one
+    return wandb.setup().settings
 
 
 class WandbWriter:
@@ -64,8 +74,6 @@ class WandbWriter:
         self._run = run
         self._live: dict[str, float | str] = {}
         self._own: Any = None
-        for name in _OF_THE_SCRIPT:
-            os.environ.pop(f"WANDB_{name}", None)
         if not run.script_run:
             self._open()
 
@@ -76,7 +84,10 @@ class WandbWriter:
         live = f"{theirs.get('project', '')}/{theirs['id']} and " if theirs else ""
         if self._own is None:
             return live.removesuffix(" and ")
-        sync = f" (offline: wandb sync {self._own_folder})" if self._own.offline else ""
+        ours = self._own_folder if self._own.offline else None
+        filled = read_mark(self._run.folder, WANDB_FILLED_MARK)
+        folders = " ".join(filter(None, (ours, filled)))
+        sync = f" (offline: wandb sync {folders})" if folders else ""
         return f"{live}{self._own.project}/{self._own.id}{sync}"
 
     def log_values(self, values: Mapping[str, float], step: int) -> None:
@@ -118,21 +129,22 @@ class WandbWriter:
         import wandb
 
         self._wandb: Any = wandb
-        mode = self._run.script_run.get("mode") or os.environ.get("WANDB_MODE", "online")
+        mode = self._run.script_run.get("mode") or _users_settings(self._run).mode
         try:
             self._own = self._init(mode)
-        except (wandb.errors.Error, *_service_errors()):
+        except wandb.errors.Error:
             if mode != "online":
                 raise
-            os.environ.pop("WANDB_SERVICE", None)  # a service that is gone would be asked again
+            wandb.teardown()  # its service would refuse the id of the run that it could not open
             self._own = self._init("offline")
         self._own_folder = os.path.dirname(self._own.dir)  # noqa: PTH120 - as W&B names it
         self._own.define_metric("traceml/live/*", step_metric=STEP)
 
     def _init(self, mode: str) -> Any:
-        theirs = self._run.script_run
+        theirs, users = self._run.script_run, _users_settings(self._run)
         known = getattr(self._wandb.Settings, "model_fields", {})
         quiet = {"x_disable_stats": True} if "x_disable_stats" in known else {}
+        server = {"base_url": theirs["server"]} if "server" in theirs else {}
         name = f"{theirs.get('name') or theirs['id']}-traceml" if theirs else self._run.name
         script_run = "/".join(
             filter(None, (theirs.get("entity"), theirs.get("project"), theirs.get("id")))
@@ -141,14 +153,19 @@ class WandbWriter:
             id=f"traceml-{self._run.traceml_id[:16]}",
             name=name,
             entity=theirs.get("entity"),
-            project=theirs.get("project") or os.environ.get("WANDB_PROJECT") or OWN_PROJECT,
+            project=theirs.get("project") or users.project or OWN_PROJECT,
             group=theirs.get("group") or theirs.get("id"),
             job_type="traceml",
             tags=["traceml"],
             config={"traceml_run": self._run.name, "script_run": script_run or None},
-            dir=os.environ.get("WANDB_DIR") or theirs.get("folder") or self._run.working_folder,
+            dir=os.environ.get("WANDB_DIR") or self._run.enter_home(),
             resume="allow" if mode == "online" else None,
             settings=self._wandb.Settings(
-                mode=mode, silent=True, console="off", init_timeout=INIT_TIMEOUT_S, **quiet
+                mode=mode,
+                silent=True,
+                console="off",
+                init_timeout=INIT_TIMEOUT_S,
+                **quiet,
+                **server,
             ),
         )

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from traceml.model.finding import Kind
 from traceml.model.quantities import duration
-from traceml.model.run import Manifest
+from traceml.model.run import Manifest, status_words
 from traceml.summaries.live_record import LiveIssue, LiveState
 from traceml.summaries.record import Summary, has_failed
 
@@ -159,7 +159,7 @@ def of_end(
     steps = None if summary is None or summary.step_time is None else summary.step_time.metadata
     run = place.describe(summary, None if steps is None else steps.training_total_steps)
     after = "" if run.duration_s is None else f" after {duration(run.duration_s)}"
-    status = f", exit status {exit_status}" if is_failure and exit_status is not None else ""
+    status = f", exit {status_words(exit_status)}" if is_failure and exit_status is not None else ""
     verdict = _verdict(summary)
     words = [] if verdict is None else [f"{verdict.status}: {verdict.summary}", verdict.action]
     if failure is not None:

@@ -7,6 +7,7 @@ be written by nobody but the process that has it: `WandbValues` does that, in a 
 
 from __future__ import annotations
 
+import atexit
 import functools
 import json
 import os
@@ -16,6 +17,7 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from traceml.model.environment import LOG_TO
@@ -26,11 +28,13 @@ from traceml.model.tracker import (
     LOG_TO_MARK,
     SCRIPT_RUN_MARK,
     STOPPED_MARK,
+    WANDB_FILLED_MARK,
     WANDB_VALUES_MARK,
     parse_trackers,
 )
+from traceml.trace.ask_agent import end_values
 from traceml.trace.forked import lock_for_forks
-from traceml.trace.interruptions import is_interruption
+from traceml.trace.interruptions import is_interruption, variables_of
 from traceml.trace.marks import read_mark, write_mark
 from traceml.trace.script_objects import own_attributes
 from traceml.trace.session import Session
@@ -43,8 +47,15 @@ MAX_FORK_WAIT_S = 0.05
 a call takes less than a millisecond, and one that hangs must not hold up the workers."""
 MAX_ERROR_LETTERS, MAX_REASON = 10_000, 300
 """Of an exception's text what is searched for secrets, and what is kept of it."""
-_EVENT_THREAD = "tensorboard.summary.writer.event_file_writer"
+_EVENT_THREADS = {
+    "tensorboard.summary.writer.event_file_writer": ("_record_writer", "_writer"),
+    "tensorboardX.event_file_writer": ("_record_writer",),
+}
+"""The modules of the threads that write event files, and the attributes, one in the other, that
+lead from such a thread to the object which has its file's path."""
 _EVENT_FILE = "tfevents"
+_LIGHTNING = ("lightning.pytorch.trainer.trainer", "pytorch_lightning.trainer.trainer")
+"""The modules of Lightning's two trainers."""
 
 
 def look_for_runs(session: Session) -> None:
@@ -91,17 +102,17 @@ class OpenTrackers:
     def add(self, names: tuple[str, ...]) -> None:
         """Looks for the runs of these trackers, too."""
         if not self._names:
-            self._session.on_memory_reading.append(self._look)
+            self._session.on_memory_reading.append(self._find_runs)
         self._names.update(names)
 
-    def _look(self) -> None:
+    def _find_runs(self) -> None:
         now_s = time.monotonic()
         if now_s < self._due_s or self._session.rank() != 0:
             return
         self._due_s = now_s + LOOK_EVERY_S
         for name in tuple(self._names):
-            look = functools.partial(self._look_at, name)
-            self._session.guard(look, any_thread=True, failed=self._disable(name))()
+            find = functools.partial(self._find_run, name)
+            self._session.guard(find, any_thread=True, failed=self._disable(name))()
 
     def _disable(self, name: str) -> Callable[[BaseException], None]:
         """What is done where a tracker's package raises, or nothing can be written: that tracker is
@@ -113,7 +124,7 @@ class OpenTrackers:
 
         return stop
 
-    def _look_at(self, name: str) -> None:
+    def _find_run(self, name: str) -> None:
         found = _FINDERS[name]()
         if _is_disabled(found) and name in self._known:
             return  # what was logged so far has its end where the rest is
@@ -143,14 +154,43 @@ class WandbValues:
         self._run = run
         self._number = 0
         self._is_over = False
+        self._has_end = False
         self._log = session.guard(self._log_new, any_thread=True, failed=self._end)
         self._thread = threading.Thread(
             target=self._follow, name="traceml-wandb", daemon=True
         )  # daemon: the end of the script waits for nothing of ours
 
     def start(self) -> None:
-        """Begins to log."""
+        """Begins to log; the run's end is seen to where the script closes it, and before W&B does
+        at the end of the process."""
         self._thread.start()
+        self._session.guard(self._watch_end, any_thread=True, failed=self._end)()
+
+    def _watch_end(self) -> None:
+        put = self._session.guard(self._put_end, any_thread=True, failed=self._end)
+        atexit.register(put)  # after W&B's own, so called before it
+        module: Any = sys.modules.get("wandb.sdk.wandb_run")
+        hooks = getattr(self._run, "_teardown_hooks", None)
+        if isinstance(hooks, list) and hasattr(module, "TeardownHook"):  # else a version without
+            hooks.append(module.TeardownHook(put, module.TeardownStage.EARLY))
+
+    def _put_end(self) -> None:
+        """Puts the run's numbers and verdict so far into the summary of the script's run, once;
+        waits for our agent, and for nothing else."""
+        is_ours = os.getpid() == self._session.pid and not self._has_end
+        if not is_ours or getattr(self._run, "_is_finished", False):
+            return
+        self._has_end = True
+        values = end_values()
+        if values:
+            self._run.summary.update(values)
+            self._note_filled()
+
+    def _note_filled(self) -> None:
+        files = getattr(self._run, "dir", None)
+        if getattr(self._run, "offline", False) and isinstance(files, str):
+            folder = os.path.dirname(files)  # noqa: PTH120 - as W&B names it
+            write_mark(self._session.run_folder, WANDB_FILLED_MARK, folder.encode())
 
     def is_of(self, run: Any) -> bool:
         """Whether this logs to a run, or did until it was closed."""
@@ -173,6 +213,7 @@ class WandbValues:
             with _no_fork():  # a child would inherit W&B's locks as they are in this moment
                 if not self._number:  # charts of ours have the training's steps below them
                     self._run.define_metric("traceml/*", step_metric="traceml/live/step")
+                    self._note_filled()
                 self._number = found["number"]
                 self._run.log(found["values"], commit=False)
 
@@ -199,6 +240,9 @@ def _find_wandb() -> dict[str, str] | None:
         return {"mode": DISABLED}
     names = ("id", "name", "project", "entity", "group")
     found = {name: getattr(run, name, None) for name in names}
+    # Not by `run.settings`, which copies all of them: a tenth of a millisecond each time.
+    server = getattr(getattr(run, "_settings", None), "base_url", None)
+    found["server"] = without_credentials(str(server)) if server else None
     is_offline = bool(getattr(run, "offline", False))
     return {
         **_texts(found),
@@ -213,21 +257,50 @@ def _is_disabled(found: dict[str, str] | None) -> bool:
 
 
 def _find_mlflow() -> dict[str, str] | None:
-    """The run that is active in the training thread: MLflow keeps one for each thread."""
+    """The run that is active in the training thread: MLflow keeps one for each thread. Without one,
+    that of Lightning's logger, which writes its run by the id alone."""
     module = sys.modules.get("mlflow")
     active_run = getattr(module, "active_run", None)
     run = active_run() if active_run is not None else None
-    if module is None or run is None:
+    if module is None:
         return None
-    uri = without_credentials(str(module.get_tracking_uri()))
-    found = {"id": run.info.run_id, "experiment": run.info.experiment_id, "uri": uri}
+    if run is not None:
+        place: Any = run.info.run_id, run.info.experiment_id, module.get_tracking_uri()
+    else:
+        place = _mlflow_run_of_lightning()
+    if place is None:
+        return None
+    number, experiment, uri = place
+    found = {"id": number, "experiment": experiment, "uri": without_credentials(str(uri))}
     return {**_texts(found), "folder": str(Path.cwd())}
 
 
+def _mlflow_run_of_lightning() -> tuple[str, str, str] | None:
+    """Run, experiment and address of the first `MLFlowLogger` that has made its run, of the trainer
+    that is running. Its attributes are read: its properties would make one."""
+    for logger in _loggers_of_lightning():
+        own = own_attributes(logger)
+        if type(logger).__name__ == "MLFlowLogger" and own.get("_run_id"):
+            return own["_run_id"], own.get("_experiment_id", ""), own.get("_tracking_uri", "")
+    return None
+
+
+def _loggers_of_lightning() -> list[Any]:
+    """The loggers of the trainer in whose call this is; empty outside one."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and any(name in sys.modules for name in _LIGHTNING):
+        if frame.f_globals.get("__name__") in _LIGHTNING:
+            loggers = own_attributes(variables_of(frame).get("self")).get("_loggers")
+            if isinstance(loggers, list):
+                return loggers
+        frame = frame.f_back
+    return []
+
+
 def _find_tensorboard() -> dict[str, str] | None:
-    """The folder of the first `SummaryWriter` that is open: each has a thread that knows its
-    file."""
-    if _EVENT_THREAD not in sys.modules:
+    """The folder of the first `SummaryWriter` that is open, torch's or tensorboardX's: each has a
+    thread that knows its file."""
+    if not any(module in sys.modules for module in _EVENT_THREADS):
         return None
     files = sorted(filter(None, map(_event_file, threading.enumerate())))
     if not files:
@@ -238,11 +311,13 @@ def _find_tensorboard() -> dict[str, str] | None:
 
 
 def _event_file(thread: threading.Thread) -> tuple[str, str] | None:
-    """The name and the path of the file that a thread of TensorBoard's writes, if it is one."""
-    if type(thread).__module__ != _EVENT_THREAD:
+    """The name and the path of the file that a thread writes, if it is an event file."""
+    holder: Any = thread
+    for attribute in _EVENT_THREADS.get(type(thread).__module__, ()):
+        holder = own_attributes(holder).get(attribute)
+    if holder is thread:
         return None
-    writer = own_attributes(own_attributes(thread).get("_record_writer"))
-    for value in own_attributes(writer.get("_writer")).values():
+    for value in own_attributes(holder).values():
         text = value.decode(errors="replace") if isinstance(value, bytes) else value
         if isinstance(text, str) and _EVENT_FILE in text:
             return os.path.basename(text), text  # noqa: PTH119 - begins with the time

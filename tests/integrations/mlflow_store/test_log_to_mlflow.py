@@ -9,6 +9,8 @@ import pytest
 
 from processes import PATIENCE_S, TRACEML, Finished, run_traceml, started, wait_until
 from traceml.store.mlflow_runs import RUN_ID_TAG
+from traceml.store.mlflow_writer import MlflowWriter
+from traceml.store.tracker_writer import LoggedRun
 
 LIVE, FINAL = "traceml/live/step_time_ms", "traceml/step_time_ms"
 FILES = {"traceml/report.html", "traceml/final_summary.json", "traceml/final_summary.txt"}
@@ -35,6 +37,31 @@ import mlflow
 with mlflow.start_run(run_name="theirs"):
     train(0)
 train(20)  # without a run
+"""
+
+WITH_LIGHTNING = f"""
+import sys
+import time
+from pathlib import Path
+import lightning.pytorch as lightning
+import torch
+class Model(lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.net = torch.nn.Linear(8, 1)
+        self.deadline = time.monotonic() + {PATIENCE_S}
+    def training_step(self, batch, index):
+        assert time.monotonic() < self.deadline
+        time.sleep(0.01)
+        self.trainer.should_stop = Path("stop").exists()
+        return self.net(batch).square().mean()
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.01)
+logger = lightning.loggers.MLFlowLogger("Default", "of-lightning", tracking_uri=sys.argv[1])
+trainer = lightning.Trainer(
+    max_epochs=-1, min_epochs=0, logger=logger, accelerator="cpu", enable_checkpointing=False
+)
+trainer.fit(Model(), torch.utils.data.DataLoader(torch.ones(64, 8), 8))
 """
 
 
@@ -100,6 +127,24 @@ def test_summary_and_report_reach_it_after_its_end(finished: Finished, client: A
     assert find(client, "mine") is None
 
 
+def test_the_run_of_lightnings_logger_is_found_though_it_is_active_nowhere(
+    tmp_path: Path, server: str, client: Any
+) -> None:
+    pytest.importorskip("lightning")
+    words = ["run", "--mode=summary", "--run-name", "mine-too", "--log-to", "mlflow", "train.py"]
+    command = [TRACEML, *words, "--args", server]
+    settings = {"MLFLOW_DISABLE_TELEMETRY": "true", "SLURM_JOB_ID": None}
+    with started(command, tmp_path, WITH_LIGHTNING, settings) as running:
+        wait_until(lambda: has_live_value(client, "of-lightning"), "live values arrive")
+        (tmp_path / "stop").touch()
+        done = running.finish()
+    assert done.status == 0, done.stderr
+    theirs, average = find(client, "of-lightning"), done.summary["step_time"]["global"]["average"]
+    assert theirs.data.metrics[FINAL] == pytest.approx(average["step_time_ms"])
+    assert files_of(client, theirs) >= FILES
+    assert find(client, "mine-too") is None
+
+
 def test_without_a_run_of_the_scripts_the_run_is_pushed_as_one_of_ours(
     tmp_path: Path, client: Any
 ) -> None:
@@ -124,3 +169,15 @@ def test_a_server_that_is_gone_is_said_and_harms_nothing(tmp_path: Path) -> None
     # On a machine that is very busy it may be ended before it has found that out.
     assert "not logged to mlflow" in line or "not all was logged to mlflow" in line
     assert str(done.folder) in line
+
+
+def test_the_scripts_run_is_reached_where_its_folder_is_gone(
+    server: str, client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # and back, at the end: the writer enters a folder
+    theirs = client.create_run("0", run_name="moved")
+    found = {"id": theirs.info.run_id, "experiment": "0", "uri": server}
+    script_run = {**found, "folder": str(tmp_path / "gone")}
+    logged = LoggedRun("mine", "0" * 32, tmp_path, 0.0, "", script_run)
+    MlflowWriter(logged, lambda store: None).log_values({"traceml/steps": 7.0}, 1)
+    assert client.get_run(theirs.info.run_id).data.metrics == {"traceml/steps": 7}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+import time
 
 import torch
 from torch.utils.data import DataLoader
@@ -18,9 +19,11 @@ loggers = importlib.import_module(f"{package}.loggers")
 callbacks = importlib.import_module(f"{package}.callbacks")
 progress_bar = importlib.import_module(f"{package}.callbacks.progress.progress_bar")
 
-from traceml.api import ask_agent  # noqa: E402 - after Lightning, as in scripts
 from traceml.integrations.lightning import TraceMLCallback  # noqa: E402
+from traceml.trace import ask_agent  # noqa: E402 - after Lightning, as in scripts
 
+SLEPT_S = 0.01
+"""In each of the first module's training steps, which Lightning runs inside the optimizer's."""
 ask_agent.PATIENCE_S = 120.0  # the loggers are to be told, however busy the machine is
 
 
@@ -38,6 +41,7 @@ class Regression(lightning.LightningModule):
         print(f"v_num: {progress_bar.get_standard_metrics(self.trainer)['v_num']}")
 
     def training_step(self, batch, index):
+        time.sleep(SLEPT_S)
         loss = self.net(batch).square().mean()
         self.log("loss", loss)
         return loss

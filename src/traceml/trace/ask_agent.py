@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from traceml.model.environment import RUN_FOLDER
+from traceml.model.tracker import DIAGNOSIS, NEXT, VERDICT
+from traceml.trace.interruptions import is_interruption
 
 PATIENCE_S = 5.0
 POLL_S = 0.02
@@ -29,21 +31,37 @@ def summary() -> dict[str, float]:
     return _asked_for(_NUMBERS)
 
 
+def end_values() -> dict[str, float | str]:
+    """Returns the main numbers with verdict, diagnosis and what to do next, as a tracker gets them
+    at the end; `{}` as for `final_summary`."""
+    numbers, whole = _answers(_NUMBERS, _SUMMARY) or ({}, {})
+    found = whole.get("primary_diagnosis") or {}
+    named = {VERDICT: "status", DIAGNOSIS: "summary", NEXT: "action"}
+    return {**numbers, **{name: found[key] for name, key in named.items() if found.get(key)}}
+
+
 def _asked_for(name: str) -> dict[str, Any]:
-    """Writes the request, waits for the answer on disk, and returns it."""
+    answers = _answers(name)
+    return answers[0] if answers else {}
+
+
+def _answers(*names: str) -> list[dict[str, Any]]:
+    """Writes the request, waits for the answers on disk, and returns them; nothing where there are
+    none."""
     where = os.environ.get(RUN_FOLDER)
     if not where:
-        return {}
+        return []
     folder = Path(where)
     request = folder / f"summary-request-{os.getpid()}-{time.monotonic_ns()}"
     try:
         request.touch(exist_ok=False)
         if not _is_answered(request):
-            return {}
-        found: dict[str, Any] = json.loads((folder / name).read_bytes())
-    except (OSError, ValueError):  # a full disk, or the run folder is gone
-        return {}
-    return found
+            return []
+        return [json.loads((folder / name).read_bytes()) for name in names]
+    except (OSError, ValueError) as error:
+        if is_interruption(error):
+            raise
+        return []  # a full disk, or the run folder is gone
 
 
 def _is_answered(request: Path) -> bool:

@@ -21,8 +21,8 @@ from processes import (
     started,
     wait_until,
 )
-from traceml.api import ask_agent
 from traceml.model.environment import RUN_FOLDER
+from traceml.trace import ask_agent
 
 ASKS = (PATIENT + STEPS) + (
     "import json, traceml\n"

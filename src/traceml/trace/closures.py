@@ -1,0 +1,64 @@
+"""The closure that a script hands to an optimizer's step: what runs in it is the script's own code.
+
+LBFGS calls it many times per step, and Lightning puts the whole of `training_step` into one. So its
+calls are phases without a name inside the optimizer's: forward, backward and the other phases in
+them are charged as ever, and what they leave is the step's rest.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+
+from traceml.steps.events import ABORT, BEGIN, CLOSURE, END
+from traceml.trace.compiling import skipped
+from traceml.trace.interruptions import drop_our_frames
+from traceml.trace.session import Session
+
+Arguments = tuple[Any, ...]
+Options = dict[str, Any]
+
+
+def timing(session: Session) -> Callable[[Arguments, Options], tuple[Arguments, Options] | None]:
+    """Returns what gives the arguments of a step with its closure timed; `None` without one."""
+    note = session.recorder.shortcut("note", session.guard(session.recorder.note))
+
+    def timed(closure: Any) -> Any:
+        @functools.wraps(closure)
+        def timed_closure(*arguments: Any, **options: Any) -> Any:
+            session.open_closures += 1
+            try:
+                note(BEGIN, CLOSURE)
+                result = closure(*arguments, **options)
+                note(END, CLOSURE)
+                return result
+            except BaseException as error:
+                note(ABORT, CLOSURE)
+                session.failures.note("closure")
+                drop_our_frames(error)
+                raise
+            finally:
+                session.open_closures -= 1
+
+        return skipped(timed_closure)
+
+    def with_timed_closure(
+        arguments: Arguments, options: Options
+    ) -> tuple[Arguments, Options] | None:
+        if len(arguments) > 1:  # the first is the optimizer
+            if _is_closure(arguments[1]):
+                return (arguments[0], timed(arguments[1]), *arguments[2:]), options
+        elif _is_closure(options.get("closure")):
+            return arguments, {**options, "closure": timed(options["closure"])}
+        return None
+
+    return session.guard(with_timed_closure)
+
+
+def _is_closure(argument: Any) -> bool:
+    """Whether an argument can only be there to be called: a model or a class is more than that."""
+    kind = type(argument)
+    return callable(argument) and not issubclass(kind, (type, nn.Module))
