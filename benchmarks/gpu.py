@@ -101,7 +101,9 @@ def main() -> None:
         parser.error(f"{options.keep} is not empty, and its runs are kept; name another folder")
     clock = Clock(options.limit_s)
     with tempfile.TemporaryDirectory(prefix="traceml-gpu-") as scratch:
-        plan = Plan(options.parts, options.only, options.keep or Path(scratch))
+        # Programs that look for their turn there have working folders of their own.
+        folder = (options.keep or Path(scratch)).resolve()
+        plan = Plan(options.parts, options.only, folder)
         if not plan.works:
             parser.error(f"no line has {' or '.join(options.only)} in its name")
         table = Table(_machine(parser), plan.lines(), options.markdown)

@@ -271,6 +271,19 @@ def test_documents_in_other_encodings_are_read_as_far_as_they_go(runs: Runs) -> 
     assert change["details"]["removed"] == 1
 
 
+def test_a_separator_within_a_line_ends_none(runs: Runs) -> None:
+    """Generated texts have U+2028, old sources form feeds: no line of JSON or of a table ends
+    there."""
+    for run, said in (("a", "one"), ("b", "two")):
+        sample = {"prompt": "x", "text": f"{said}\u2028more\x85"}
+        runs.log(run, "samples.jsonl", json.dumps(sample, ensure_ascii=False).encode() + b"\n")
+        runs.log(run, "words.csv", f"word,text\nx,{said}\u2028more\f\r\n".encode())
+    samples, table = runs.compare()
+    assert (samples["not_compared"], table["not_compared"]) == (None, None)
+    assert (samples["details"]["paired_by"], samples["details"]["paired"]) == ("prompt", 1)
+    assert (table["details"]["lhs_rows"], table["details"]["changed_cells"]) == (1, 1)
+
+
 def _image(*size: int, colour: str = "red", form: str = "PNG") -> bytes:
     image = pytest.importorskip("PIL.Image")
     file = io.BytesIO()

@@ -36,6 +36,26 @@ def test_commits_of_a_merged_branch_are_between_what_they_were_merged_into(tmp_p
     assert history.knows_any([None, side]) and not history.knows_any([unmerged, None])
 
 
+def test_a_line_follows_the_branch_with_runs_of_more_commits(tmp_path: Path):
+    base = make_repository(tmp_path, train="0")
+    git(tmp_path, "checkout", "--quiet", "-b", "side")
+    side = [commit(tmp_path, model=str(number)) for number in (1, 2)]
+    git(tmp_path, "checkout", "--quiet", "main")
+    straight = [commit(tmp_path, train=str(number)) for number in (3, 4, 5)]
+    git(tmp_path, "merge", "--quiet", "--no-ff", "--message", "merged", "side")
+    merged = git(tmp_path, "rev-parse", "HEAD")
+    whole = CommitHistory.around(tmp_path)
+    assert whole is not None
+
+    def line(*runs: str) -> list[str]:
+        places = whole.along(runs).places
+        return sorted(places, key=places.__getitem__)
+
+    assert line() == line(side[0], straight[0]) == [base, *straight, merged]
+    assert line(*side, straight[0]) == [base, *side, merged]
+    assert line(*side, *straight) == [base, *straight, merged]
+
+
 @pytest.mark.slow
 def test_a_clone_without_older_commits_is_shallow(tmp_path: Path):
     whole = tmp_path / "whole"

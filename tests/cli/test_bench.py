@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -101,9 +102,31 @@ def test_a_command_that_fails_is_shown_and_nothing_is_claimed(repository: Path):
     done = run_traceml(words, repository)
     assert done.status == 2
     assert "A failed: 'python train.py many' at main (" in done.stderr
-    assert "ValueError: invalid literal for int()" in done.stderr
+    assert "  | ValueError: invalid literal for int()" in done.stderr
+    assert "Verdict" not in done.stderr, "the run's summary takes the error's room"
     assert done.stdout == "" and not (repository / "compare").exists()
     assert temporary_worktrees(repository) == []
+
+
+def test_a_hook_of_git_may_call_it(repository: Path):
+    """Git tells its hooks the repository and its index: what is about to be committed stays."""
+    (repository / "train.py").write_text("staged = True\n")
+    git(repository, "add", "train.py")
+    staged = git(repository, "diff", "--cached")
+    environment = {"GIT_INDEX_FILE": str(repository / ".git" / "index"), "GIT_DIR": ".git"}
+    shown = "echo of ${GIT_DIR-none} and ${GIT_INDEX_FILE-none}; exit 7"
+    words = ["bench", "--a-ref", "main", "--a", f"sh -c '{shown}'"]
+    done = run_traceml(words, repository, env=environment)
+    assert "exited with 7" in done.stderr
+    assert "| of none and none" in done.stderr, "the worktree is another one"
+    assert git(repository, "diff", "--cached") == staged
+    assert git(repository, "diff") == ""
+    assert temporary_worktrees(repository) == []
+
+
+def test_a_command_without_a_commit_is_named_once(repository: Path):
+    done = run_traceml(["bench", "--a", "false", "--b", "true"], repository)
+    assert "A failed: 'false' exited with 1, so there is no verdict" in done.stderr
 
 
 def test_a_command_that_hardly_trains_is_refused_after_one_run(repository: Path):
@@ -134,6 +157,8 @@ def test_two_commands_in_the_working_tree_with_a_fixed_number_of_runs(repository
     assert (comparison["a"], comparison["b"]) == ("python train.py 60", "python slow.py 60")
     assert comparison["verdict"]["ratio"] == pytest.approx(2, rel=0.1)
     assert comparison["bench"]["looks"] == [2] and comparison["bench"]["a_commit"] is None
+    (text,) = (repository / "compare").glob("*.txt")
+    assert ": as many as were planned." in " ".join(text.read_text().split())
 
 
 FIT = (
@@ -171,6 +196,19 @@ def test_a_metric_that_nobody_logs_is_refused_after_one_run(repository: Path):
     assert done.status == 2
     assert "there is no metric 'accuracy'" in done.stderr
     assert len(done.folders) == 1
+
+
+def test_a_time_that_is_too_short_for_a_run_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    def run_out(command: list[str], *_: Any) -> int:
+        raise subprocess.TimeoutExpired(command, 60.0)
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("traceml.api.bench.run_until", run_out)
+    assert main(["bench", "--a", "true", "--b", "true", "--max-minutes", "1"]) == 3
+    said = capsys.readouterr().err
+    assert "--max-minutes 1 was over after 0 runs of A and 0 runs of B; allow more time" in said
 
 
 ENDLESS = """\

@@ -47,6 +47,22 @@ def test_a_reader_that_leaves_is_no_error_of_ours(logs: Path, command: str) -> N
         assert done.status in (0, 141)
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+@pytest.mark.parametrize(
+    "command",
+    [
+        *("view a", "recover a", "compare a b --fail-on regression", "runs", "tag a", "history"),
+        *("export a --format csv", "export a --format jsonl --table findings", "schema summary"),
+    ],
+)
+def test_output_without_room_is_one_line(logs: Path, command: str) -> None:
+    """As `traceml export … > steps.csv` on a full disk; 1 is the status of a gate that failed."""
+    done = run(["bash", "-c", f"{TRACEML} {command} > /dev/full"], logs)
+    assert done.status == 2, done.stderr
+    assert "the output could not be written (No space left on device)" in done.stderr
+    assert "Traceback" not in done.stderr and "Exception ignored" not in done.stderr
+
+
 def test_runs_lists_real_runs_and_finds_what_they_say(logs: Path) -> None:
     done = run_traceml(["runs", "--format", "json"], logs)
     assert (done.status, done.stderr) == (0, "")

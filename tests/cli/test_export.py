@@ -138,6 +138,20 @@ def test_wrong_words_are_one_line_that_says_what_to_do(words, said, logs: Path, 
     assert said in err and err.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("form", "ending", "other"),
+    [("csv", "parquet", "parquet"), ("csv", "pftrace", "perfetto"), ("perfetto", "csv", "csv")],
+)
+def test_the_ending_of_another_format_is_refused(
+    form, ending, other, logs: Path, tmp_path: Path, capfd
+):
+    path = tmp_path / f"steps.{ending}"
+    words = ["export", "plain", "--format", form, "--logs-dir", str(logs), "-o", str(path)]
+    assert main(words) == 2
+    assert f"ends as {other} files do, and --format is {form}" in capfd.readouterr().err
+    assert not path.exists()
+
+
 def test_a_folder_in_the_way_of_a_file_is_said(logs: Path, tmp_path: Path, capfd):
     (tmp_path / "steps.csv").mkdir()
     words = ["export", "plain", "--format", "csv", "-o", str(tmp_path / "steps.csv"), "--force"]

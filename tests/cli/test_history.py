@@ -132,6 +132,30 @@ def test_series_that_differ_in_one_parameter_are_put_together_on_demand(
     assert main(history(tmp_path, "--ignore", "host")) == 2
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("sources", "runs"), [({"width": "argparse"}, 14), ({}, 7)])
+def test_a_default_that_a_commit_changes_is_a_change_and_no_other_series(
+    sources: dict[str, str], runs: int, tmp_path: Path, inside: list[str], capfd
+):
+    """With the same command the script's own arguments follow from the code; what a script logs by
+    a call may be anybody's choice."""
+    for number in range(14):
+        is_new = number >= 7
+        forward_ms = 14.0 if is_new else 10.0
+        name = f"r{number:02}"
+        write_traced(tmp_path, name, inside[number], forward_ms=forward_ms, seed=number)
+        path = tmp_path / name / "final_summary.json"
+        summary = json.loads(path.read_text())
+        summary |= {"params": {"width": 128 if is_new else 64}, "param_sources": sources}
+        path.write_text(json.dumps(summary))
+    found = read(tmp_path, capfd)
+    assert len(found["runs"]) == runs
+    assert ("params.width" in found["held_equal"]) == (not sources)
+    different = [change["also_different"] for change in found["changes"]]
+    expected = [{"name": "params.width", "before": 64, "after": 128}]
+    assert different == ([expected] if sources else [])
+
+
 def test_in_time_the_same_runs_are_an_improvement(logs: Path, inside: list[str], capfd):
     """They were run from the newest commit to the oldest, but for the first run of another one."""
     found = read(logs, capfd, "--order", "time")
@@ -165,6 +189,62 @@ def test_a_gate_with_too_few_commits_to_judge_does_not_pass(logs: Path, inside: 
     out = capfd.readouterr().out
     assert out.startswith("TOO FEW COMMITS: step_time_ms of 8 runs along commits")
     assert "too few commits to tell a change from noise (7): it takes 12" in out
+
+
+@pytest.mark.slow
+def test_summaries_alone_have_the_same_history(
+    logs: Path, inside: list[str], tmp_path: Path, capfd
+):
+    """As CI keeps them from job to job: copies, in any order."""
+    for folder in sorted(logs.iterdir(), reverse=True):
+        if (folder / "final_summary.json").exists():
+            (tmp_path / folder.name).mkdir()
+            content = (folder / "final_summary.json").read_bytes()
+            (tmp_path / folder.name / "final_summary.json").write_bytes(content)
+    for words in ((), ("--order", "time"), ("--command", "evaluate")):
+        whole, copied = (read(place, capfd, *words) for place in (logs, tmp_path))
+        for key in ("runs", "changes", "held_equal"):
+            assert copied[key] == whole[key], key
+
+
+@pytest.mark.slow
+def test_a_branch_that_was_merged_is_not_mixed_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd
+):
+    """Training became slower on main while commits of a branch that began before that were run,
+    too: none of them made it faster, and the merge did not make it slower."""
+    folder, logs, started = tmp_path / "repository", tmp_path / "logs", iter(range(100))
+    base = make_repository(folder, train="0")
+
+    def traced(number: int, is_slow: bool) -> str:
+        code = commit(folder, **{git(folder, "branch", "--show-current"): str(number)})
+        write_traced(
+            logs,
+            f"{git(folder, 'branch', '--show-current')}-{number:02}",
+            code,
+            started_s=float(next(started)),
+            forward_ms=14.0 if is_slow else 10.0,
+            seed=number,
+        )
+        return code
+
+    on_main = [traced(number, is_slow=number >= 6) for number in range(12)]
+    git(folder, "checkout", "--quiet", "-b", "side", base)
+    on_side = [traced(number, is_slow=False) for number in range(4)]
+    git(folder, "checkout", "--quiet", "main")
+    git(folder, "merge", "--quiet", "--no-ff", "--message", "merged", "side")
+    on_main += [traced(number, is_slow=True) for number in range(12, 15)]
+    write_traced(logs, "unversioned", None, started_s=99.0)
+    monkeypatch.chdir(folder)
+    found = read(logs, capfd)
+    assert [run["commit"] for run in found["runs"]] == on_main
+    (change,) = found["changes"]
+    assert (change["first_commit"], change["effect"]) == (on_main[6], "worse")
+    left = {each["why"].partition(",")[0]: each["runs"] for each in found["left_out"]}
+    assert left == {
+        "its commit is on a merged branch": len(on_side),
+        "it has no commit on record": 1,
+    }
 
 
 @pytest.mark.slow
@@ -234,7 +314,7 @@ def test_text_and_markdown_say_what_the_json_says(logs: Path, inside: list[str],
     text = capfd.readouterr().out
     assert text.splitlines()[0] == "1 CHANGE: step_time_ms of 16 runs along commits"
     assert f"first commit after it: {inside[SLOWER_FROM][:10]} a change" in text
-    assert f"2 commits without a run: {inside[7][:10]}, {inside[8][:10]}" in text
+    assert f"2 commits in between: {inside[7][:10]}, {inside[8][:10]}" in text
     assert "also different: torch 2.10 -> 2.11" in text
     main(history(logs, "--format", "markdown"))
     head, _, *rest = capfd.readouterr().out.splitlines()

@@ -87,7 +87,7 @@ def test_a_change_lies_between_its_levels_and_names_the_first_commit_after_it():
     assert change.title == "40.0 ms → 50.0 ms (+25%)"
     facts = {fact.label: fact for fact in change.facts}
     assert facts["First commit after it"].words == "8888888888 Normalise in the forward"
-    assert facts["Or one of 1 commit without a run"].words == "e" * 10
+    assert facts["Or one of 1 commit in between"].words == "e" * 10
     assert facts["First run after it"].link == "/runs/run%208"
     assert [(level.first, level.last, level.value) for level in page.levels] == [
         (0, BEFORE - 1, 40.0),

@@ -13,7 +13,9 @@ import pytest
 
 from listed_runs import list_run, metric
 from served import Served
+from traceml.api import series_summaries
 from traceml.api.query_runs import RunSearch
+from traceml.summaries.record import Summary
 from traceml.web.run_histories import RunHistories
 from traceml.web.run_search import SearchedRuns
 
@@ -84,6 +86,40 @@ def test_filter_and_metric_choose_what_is_shown(ask: Ask):
     assert [point["value"] for point in page["points"]] == [1.0 - 0.001 * n for n in range(10)]
     none = ask(q='name = "nobody"')
     assert (none["points"], none["verdict"]["status"]) == ([], "NO DATA")
+
+
+@pytest.mark.slow
+def test_a_summary_is_read_again_only_after_a_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """A run in progress is another one at every look, and the others are not."""
+    write_runs(tmp_path)
+    read: list[str] = []
+    real = series_summaries.read_compared
+
+    def counted(path: Path) -> Summary:
+        read.append(path.parent.name)
+        return real(path)
+
+    monkeypatch.setattr(series_summaries, "read_compared", counted)
+    monkeypatch.chdir(tmp_path)
+    histories = RunHistories(tmp_path, lambda: RunSearch(tmp_path))
+
+    def ask() -> Any:
+        return json.loads(asyncio.run(histories.page({})))
+
+    page = ask()
+    first = sorted(read)
+    assert first == ["other-0", *(f"run-{number:02}" for number in range(RUNS))]
+    assert ask() == page and sorted(read) == first
+    changed = tmp_path / "run-03" / "final_summary.json"
+    summary = json.loads(changed.read_text())
+    summary["step_time"]["global"]["average"]["step_time_ms"] = 21.0
+    changed.write_text(json.dumps(summary))
+    assert ask()["points"][3]["value"] == pytest.approx(21.0)
+    assert read[len(first) :] == ["run-03"]
+    (tmp_path / "run-04" / "final_summary.json").unlink()
+    assert len(ask()["points"]) == RUNS - 1
 
 
 def test_the_pages_are_there(server: Served):

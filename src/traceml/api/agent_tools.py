@@ -21,7 +21,7 @@ from traceml.api.query_runs import RunQuery, RunSearch
 from traceml.api.run_files import RunFiles
 from traceml.compare.record import to_json
 from traceml.model.errors import RunNotFound, UsageError, did_you_mean
-from traceml.model.printable import shorten
+from traceml.model.printable import file_lines, shorten
 from traceml.model.secrets import masked_text
 from traceml.store import folder as folders
 from traceml.store.regular_files import read_regular, stat_regular
@@ -180,8 +180,9 @@ class AgentTools:
         ]
         if not places:
             notes.append(
-                "nothing points at a line of code: no stack was sampled, because nothing was wrong "
-                "for long enough, and no exception ended the run"
+                "nothing points at a line of code: no exception ended the run, and no stack of its "
+                "own code was sampled (that begins once something has been wrong for some seconds, "
+                "or with --profile=deep, and only where the process may be looked into)"
             )
         return _bounded({"run": run, "places": shown}, list(dict.fromkeys(notes)))
 
@@ -230,14 +231,14 @@ class AgentTools:
                     "read (--code-dir)"
                 )
                 return None
-            lines = read_regular(real, max_bytes=MAX_SOURCE_BYTES).decode(errors="replace")
+            content = read_regular(real, max_bytes=MAX_SOURCE_BYTES).decode(errors="replace")
             changed_s = real.stat().st_mtime
         except (OSError, ValueError, RuntimeError):
             notes.append(f"{place.file} is not there any more, or cannot be read")
             return None
         if changed_s > files.manifest.started_unix_s:
             notes.append(f"{place.file} was changed after the run began: lines may have moved")
-        numbered = list(enumerate(masked_text(lines).splitlines(), 1))
+        numbered = list(enumerate(file_lines(masked_text(content)), 1))
         near = numbered[max(0, place.line - 1 - CONTEXT_LINES) : place.line + CONTEXT_LINES]
         return [f"{'>' if number == place.line else ' '} {number}: {text}" for number, text in near]
 
@@ -267,7 +268,8 @@ def _plain(summary: Summary) -> dict[str, Any]:
 def _step_into(value: Any, key: str, path: str) -> Any:
     if isinstance(value, dict) and key in value:
         return value[key]
-    if isinstance(value, list) and key.isdigit() and int(key) < len(value):
+    is_place = key.isdecimal() and len(key) < 10
+    if isinstance(value, list) and is_place and int(key) < len(value):
         return value[int(key)]
     if isinstance(value, dict):
         known = f"it has {', '.join(sorted(value)[:60])}{did_you_mean(key, value)}"

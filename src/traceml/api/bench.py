@@ -17,7 +17,7 @@ from pathlib import Path
 from types import FrameType
 
 import traceml
-from traceml.api.bench_checkouts import Checkout
+from traceml.api.bench_checkouts import Checkout, without_repository
 from traceml.api.compare import find_changes
 from traceml.compare.logged_metrics import endpoint_named
 from traceml.compare.record import BenchRecord, BenchStop, Comparison
@@ -30,6 +30,7 @@ from traceml.model.secrets import masked
 from traceml.store.folder import SUMMARY
 from traceml.summaries.read import read_compared
 from traceml.summaries.record import Summary
+from traceml.text.summary import TITLE_BEGIN
 
 SHOWN_LINES, MAX_SHOWN_BYTES = 20, 1 << 16
 """Of what a command printed before it failed."""
@@ -189,6 +190,7 @@ def _environment(checkout: Checkout) -> dict[str, str]:
     """
     environment = {name: value for name, value in os.environ.items() if name != NOTIFY}
     if checkout.import_path is not None:
+        environment = without_repository(environment)
         inherited = environment.get("PYTHONPATH")
         paths = [str(checkout.import_path), *([inherited] if inherited else [])]
         environment["PYTHONPATH"] = os.pathsep.join(paths)
@@ -250,12 +252,15 @@ def ended_like_interrupted() -> Iterator[None]:
 
 
 def _failed(side: str, runs: BenchSide, status: int, printed: str) -> RunFailed:
-    lines = printed.strip().splitlines()[-SHOWN_LINES:]
+    by_command = printed.partition(f"\n{TITLE_BEGIN}")[0]
+    lines = by_command.strip().splitlines()[-SHOWN_LINES:]
     shown = (
         "\n".join(["", *(f"  | {line}" for line in lines)]) if lines else " (it printed nothing)"
     )
+    label = runs.checkout.label
+    at = "" if label == runs.shown_command else f" at {label}"
     return RunFailed(
-        f"{side.upper()} failed: {runs.shown_command!r} at {runs.checkout.label} exited with "
+        f"{side.upper()} failed: {runs.shown_command!r}{at} exited with "
         f"{status}, so there is no verdict; expected a command that trains and exits with 0; "
         f"run it there by hand. It ended with:{shown}"
     )

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,17 @@ _OPTIONS = (
     # Jobs in containers own no file of the checkout. Whoever benchmarks its code runs it anyway.
     *("-c", "safe.directory=*"),
 )
+
+_OF_ONE_REPOSITORY = (
+    *("GIT_DIR", "GIT_WORK_TREE", "GIT_COMMON_DIR", "GIT_INDEX_FILE", "GIT_PREFIX"),
+    *("GIT_OBJECT_DIRECTORY", "GIT_ALTERNATE_OBJECT_DIRECTORIES"),
+)
+"""What git sets for its hooks: with it a worktree would be checked out into the user's index."""
+
+
+def without_repository(environment: Mapping[str, str]) -> dict[str, str]:
+    """Returns the environment without the repository that git has chosen for one of its hooks."""
+    return {name: said for name, said in environment.items() if name not in _OF_ONE_REPOSITORY}
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +124,7 @@ class Repository:
         done = subprocess.run(
             ["git", *_OPTIONS, *words],
             cwd=self._folder,
+            env=without_repository(os.environ),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from traceml.agent.git import Git
 
 TIMEOUT_S = 20.0
 MAX_COMMITS = 500_000
-_LINE_BYTES = 41
+_LINE_BYTES = 3 * 41  # a commit and, of a merge, its parents
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +21,8 @@ class CommitHistory:
     folder: Path
     places: dict[str, int]
     """Of each commit; what a commit is based on has a smaller one."""
+    _parents: dict[str, tuple[str, ...]]
+    """Of each commit, what it was merged into first; the newest commit first."""
     _git: Git
 
     @classmethod
@@ -28,12 +30,32 @@ class CommitHistory:
         """Returns the history of the repository around a folder; `None` where there is none."""
         ends_s = time.monotonic() + TIMEOUT_S
         git = Git(folder, lambda: ends_s - time.monotonic())
-        words = ("rev-list", "--topo-order", f"--max-count={MAX_COMMITS}", "HEAD")
+        words = ("rev-list", "--topo-order", "--parents", f"--max-count={MAX_COMMITS}", "HEAD")
         found = git.ask_bytes(*words, most=MAX_COMMITS * _LINE_BYTES)
-        commits = found[0].decode("ascii", "replace").split() if found else []
-        if not commits:
+        lines = found[0].decode("ascii", "replace").splitlines() if found else []
+        parents = {commit: tuple(of) for commit, *of in map(str.split, lines)}
+        if not parents:
             return None
-        return cls(folder, {name: -place for place, name in enumerate(commits)}, git)
+        return cls(folder, {name: -place for place, name in enumerate(parents)}, parents, git)
+
+    def along(self, commits: Iterable[str | None]) -> CommitHistory:
+        """Returns the history with the places of one line alone: from HEAD back to one parent of
+        each commit, so that most of these commits are on it, else to the first.
+
+        A commit of the line holds all that come before it, so that what changed between two of
+        them was done between them. Of two branches that were merged, neither holds the other.
+        """
+        wanted, most, chosen = set(commits), dict[str, int](), dict[str, str]()
+        for commit in reversed(self._parents):
+            known = [each for each in self._parents[commit] if each in most]
+            if known:
+                chosen[commit] = max(known, key=most.__getitem__)
+            before = most[chosen[commit]] if known else 0
+            most[commit] = before + (commit in wanted)
+        line = [next(iter(self._parents))]
+        while line[-1] in chosen:
+            line.append(chosen[line[-1]])
+        return replace(self, places={name: -place for place, name in enumerate(line)})
 
     def is_shallow(self) -> bool:
         """Returns whether the clone was made without the older commits."""

@@ -22,7 +22,7 @@ from traceml.store.load import load_run, ring_paths
 from traceml.store.metric_curves import logged_values
 from traceml.store.perfetto_trace import PerfettoWriter
 from traceml.store.records import RunRecords
-from traceml.store.table_files import TABLE_WRITERS, table_file, write_table
+from traceml.store.table_files import table_file, write_table
 from traceml.summaries.record import Summary
 
 PERFETTO = "perfetto"
@@ -95,9 +95,24 @@ class RunExport:
         return [Written(path, f"{count(steps, 'step')}, {count(findings, 'finding')}")]
 
 
+def file_ending(form: str) -> str:
+    """Returns how the names of this format's files end, without the dot."""
+    return "pftrace" if form == PERFETTO else form
+
+
 def is_single_file(path: Path, form: str) -> bool:
     """Returns whether a path is meant as one file of this format, by the end of its name."""
-    return form in TABLE_WRITERS and path.suffix == f".{form}"
+    return path.suffix == f".{file_ending(form)}"
+
+
+def refuse_other_ending(path: Path, form: str) -> None:
+    """Raises UsageError where a path that is no folder ends as the files of another format do."""
+    for other in EXPORT_FORMATS:
+        if other != form and is_single_file(path, other) and not path.is_dir():
+            raise UsageError(
+                f"{path} ends as {other} files do, and --format is {form}; give it the ending "
+                f".{file_ending(form)}, or pass --format {other}"
+            )
 
 
 def _notes(folder: Path, files: RunFiles, records: RunRecords) -> list[str]:

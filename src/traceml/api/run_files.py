@@ -4,10 +4,12 @@ change."""
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import datetime, timezone
 from pathlib import Path
 
 from traceml.figures.page import RunState
 from traceml.model.errors import RunNotFound, TraceMLError
+from traceml.model.lineage import Command, Hardware, Lineage
 from traceml.model.run import Ending, Manifest
 from traceml.store import folder as folders
 from traceml.store.line_files import LIVE_STATE
@@ -97,8 +99,7 @@ class RunFiles:
                 f"{folders.SUMMARY}, or was deleted; choose another run"
             )
         _, _, written_ns = self._marks[folders.SUMMARY] or (0, 0, 0)
-        lasted_s = (self._final.duration_s if self._final else None) or 0.0
-        self.manifest = Manifest(self._folder.name, started_unix_s=written_ns / 1e9 - lasted_s)
+        self.manifest = _manifest_of(self._folder.name, self._final or Summary(), written_ns / 1e9)
 
     def _read_final(self) -> None:
         self._final, self.notes = None, ()
@@ -136,6 +137,25 @@ class RunFiles:
         if self.ending is None and not self.is_foreign:
             return "lost"
         return "failed" if has_failed(self._final, self.exit_status) else "finished"
+
+
+def _manifest_of(name: str, summary: Summary, written_unix_s: float) -> Manifest:
+    """Returns what a summary without any records says of its run, which was copied by itself or
+    is another tool's."""
+    lineage = summary.lineage or Lineage()
+    command = lineage.command or Command()
+    try:  # the file's own time is that of the copy
+        ended = datetime.fromisoformat((summary.generated_at or "").replace("Z", "+00:00"))
+        ended_unix_s = ended.replace(tzinfo=ended.tzinfo or timezone.utc).timestamp()
+    except (ValueError, OverflowError):
+        ended_unix_s = written_unix_s
+    return Manifest(
+        name,
+        started_unix_s=ended_unix_s - (summary.duration_s or 0.0),
+        command=command.words,
+        working_folder=command.folder or "",
+        hostname=(lineage.hardware or Hardware()).hostname or "",
+    )
 
 
 def _mark(path: Path) -> _Mark:

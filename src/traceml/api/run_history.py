@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 from traceml.api.commit_history import CommitHistory
@@ -15,6 +16,7 @@ from traceml.api.run_series import (
     SeriesOfRuns,
     left_out,
 )
+from traceml.api.series_summaries import SeriesSummaries
 from traceml.compare.change_points import (
     MIN_RUNS,
     ChangePoint,
@@ -31,23 +33,26 @@ from traceml.compare.history_record import (
     OtherDifference,
     RunHistory,
 )
-from traceml.compare.like_runs import series_command
+from traceml.compare.like_runs import is_ignored, series_command
 from traceml.compare.prediction_scores import RunVersion, open_predictions, score_predictions
 from traceml.compare.run_groups import is_more_better
 from traceml.compare.students_t import reach
 from traceml.compare.within_run_error import within_run
-from traceml.model.errors import TraceMLError, UsageError
+from traceml.model.errors import UsageError
 from traceml.model.printable import shorten
 from traceml.model.quantities import count
 from traceml.model.run_values import RunValue
-from traceml.store.folder import SUMMARY
 from traceml.store.query_names import DIRECTION, written_key
-from traceml.summaries.read import read_compared
 from traceml.summaries.record import Summary
 
 MAX_RUNS = 500
 """Of a series, the newest: finding changes takes time with the square of their number."""
 MAX_SCORED_RUNS = 200
+MAX_COMMANDS = 50
+"""Commands of which a summary is read for the sources of its parameters."""
+MAX_DIFFERENT_PARAMS = 5
+"""Named beside a change."""
+_COMMAND_LINE = "argparse"
 
 _STEP_TIME = f"facts.{DEFAULT_METRIC}"
 _ENVIRONMENT = ("host", "torch", "python", "cuda", "traceml_version")
@@ -58,21 +63,29 @@ _Code = tuple[RunValue | None, RunValue | None, RunValue | None]
 def run_history(logs: Path, request: HistoryRequest, repository: Path) -> RunHistory:
     """Returns the history of one command; raises UsageError for a metric or a command that no run
     has."""
-    return history_of(RunSearch(logs).search(RunQuery(request.filter)), logs, request, repository)
+    found = RunSearch(logs).search(RunQuery(request.filter))
+    return history_of(found, SeriesSummaries(logs), request, repository)
 
 
-def history_of(found: Runs, logs: Path, request: HistoryRequest, repository: Path) -> RunHistory:
+def history_of(
+    found: Runs, summaries: SeriesSummaries, request: HistoryRequest, repository: Path
+) -> RunHistory:
     """Returns the same from the runs that the filter has found."""
     key = _metric_key(found, request.metric)
-    gathered = SeriesOfRuns(found, key, replace(request, ignored=_ignored(found, request.ignored)))
+    gathered = SeriesOfRuns(
+        found,
+        key,
+        replace(request, ignored=_ignored(found, request.ignored)),
+        _params_of_code(found, summaries),
+    )
     series = gathered.choose()
-    history = None if request.by_time else _repository(found, series, repository)
-    notes = list(_order_notes(request, history, repository, series))
+    whole = None if request.by_time else _repository(found, series, repository)
+    notes = list(_order_notes(request, whole, repository, series))
+    history = whole and whole.along(_commits(found, series))
     ordered = _in_order(found, series, history)
-    omitted = [*gathered.left_out(series), *_unordered(found, series, ordered)]
-    notes += _shallow_notes(history, len(series) - len(ordered))
+    omitted = [*gathered.left_out(series), *_unordered(found, series, ordered, whole)]
+    notes += _shallow_notes(whole, _commits(found, series))
     ordered = ordered[-MAX_RUNS:]
-    summaries = _Summaries(logs)
     versions = list(_versions(summaries, found, gathered.relatives(series)))
     scores = score_predictions(versions)
     values = [gathered.values[row] for row in ordered]
@@ -127,6 +140,28 @@ def _ignored(found: Runs, names: Sequence[str]) -> tuple[str, ...]:
     return tuple(keys)
 
 
+def _params_of_code(found: Runs, summaries: SeriesSummaries) -> dict[str | None, frozenset[str]]:
+    """Returns the keys of the parameters that were read from the arguments of the script's own
+    command line, by command: with the same command their values are the code's defaults. Of runs
+    whose command is not known this is not known either."""
+    known: dict[str | None, frozenset[str]] = {}
+    ended = found.column("facts.status")
+    for row, command in enumerate(map(series_command, found.column("facts.command"))):
+        if (
+            command is None
+            or command in known
+            or ended[row] != "finished"
+            or len(known) >= MAX_COMMANDS
+        ):
+            continue
+        summary = summaries.of(found.names[row])
+        sources = {} if summary is None else summary.param_sources
+        known[command] = frozenset(
+            f"params.{name}" for name, source in sources.items() if source == _COMMAND_LINE
+        )
+    return known
+
+
 def _direction(found: Runs, key: str) -> bool | None:
     """Returns whether more is better: what the newest script that says so says, else the name."""
     said: bool | None = None
@@ -140,7 +175,7 @@ def _direction(found: Runs, key: str) -> bool | None:
 def _repository(found: Runs, series: Sequence[int], here: Path) -> CommitHistory | None:
     """Returns the repository that knows commits of these runs: around this folder, or around the
     one that the newest run was started in."""
-    commits = [_text(found.column("facts.commit")[row]) for row in series]
+    commits = _commits(found, series)
     if not any(commits):
         return None
     started_in = _text(found.column("facts.folder")[series[0]])
@@ -149,6 +184,11 @@ def _repository(found: Runs, series: Sequence[int], here: Path) -> CommitHistory
         if history is not None and history.knows_any(commits):
             return history
     return None
+
+
+def _commits(found: Runs, series: Sequence[int]) -> list[str | None]:
+    column = found.column("facts.commit")
+    return [_text(column[row]) for row in series]
 
 
 def _order_notes(
@@ -161,8 +201,11 @@ def _order_notes(
         )
 
 
-def _shallow_notes(history: CommitHistory | None, unordered: int) -> Iterator[str]:
-    if history is not None and unordered and history.is_shallow():
+def _shallow_notes(history: CommitHistory | None, commits: Sequence[str | None]) -> Iterator[str]:
+    if history is None:
+        return
+    unordered = sum(each not in history.places for each in commits)
+    if unordered and history.is_shallow():
         yield (
             f"this repository is a shallow clone: {count(unordered, 'run')} may be left out only "
             "because older commits are not in it; fetch the whole history (git fetch --unshallow; "
@@ -188,7 +231,7 @@ def _number_notes(unit: str, units: int) -> Iterator[str]:
 
 def _in_order(found: Runs, series: Sequence[int], history: CommitHistory | None) -> list[int]:
     """Returns the runs of a series, the oldest first: by the order of their commits, or by time. A
-    run with a commit that the repository's HEAD does not hold is left out."""
+    run with a commit that is not on the line of the history is left out."""
     by_time = sorted(series, key=lambda row: _moment(found, row))
     if history is None:
         return by_time
@@ -219,11 +262,22 @@ def _code(found: Runs, row: int) -> _Code:
     return commit, changes, dirty or None
 
 
-def _unordered(found: Runs, series: Sequence[int], ordered: Sequence[int]) -> Iterator[LeftOutRuns]:
+def _unordered(
+    found: Runs, series: Sequence[int], ordered: Sequence[int], whole: CommitHistory | None
+) -> Iterator[LeftOutRuns]:
     kept = set(ordered)
     rest = [row for row in series if row not in kept]
-    if rest:
-        yield left_out(found, "its commit is not in the history of HEAD", rest)
+    reasons: dict[str, list[int]] = {}
+    for row, commit in zip(rest, _commits(found, rest), strict=True):
+        if commit is None:
+            why = "it has no commit on record"
+        elif whole is not None and commit in whole.places:
+            why = "its commit is on a merged branch, beside the line that is followed"
+        else:
+            why = "its commit is not in the history of HEAD"
+        reasons.setdefault(why, []).append(row)
+    for why, rows in reasons.items():
+        yield left_out(found, why, rows)
     if len(ordered) > MAX_RUNS:
         why = f"only the newest {MAX_RUNS} are judged"
         yield left_out(found, why, ordered[:-MAX_RUNS])
@@ -235,24 +289,7 @@ def _codes(found: Runs, ordered: Sequence[int]) -> list[int]:
     return [numbers.setdefault(_code(found, row), len(numbers)) for row in ordered]
 
 
-class _Summaries:
-    """The summaries of runs, each read once."""
-
-    def __init__(self, logs: Path) -> None:
-        self._logs = logs
-        self._read: dict[str, Summary | None] = {}
-
-    def of(self, run: str) -> Summary | None:
-        """Returns a run's summary; `None` where it is gone or damaged since it was listed."""
-        if run not in self._read:
-            try:
-                self._read[run] = read_compared(self._logs / run / SUMMARY)
-            except TraceMLError:
-                self._read[run] = None
-        return self._read[run]
-
-
-def _versions(summaries: _Summaries, found: Runs, rows: Sequence[int]) -> Iterator[RunVersion]:
+def _versions(summaries: SeriesSummaries, found: Runs, rows: Sequence[int]) -> Iterator[RunVersion]:
     """Yields the runs by code and command, with their summaries; the oldest version first."""
     commands = found.column("facts.command")
     versions: dict[tuple[RunValue | None, ...], list[tuple[str, Summary]]] = {}
@@ -273,7 +310,7 @@ class _HistoryRecords:
     def __init__(
         self,
         found: Runs,
-        summaries: _Summaries,
+        summaries: SeriesSummaries,
         history: CommitHistory | None,
         ordered: Sequence[int],
     ) -> None:
@@ -361,6 +398,14 @@ class _HistoryRecords:
         for name in _ENVIRONMENT:
             column = self._found.column(f"facts.{name}")
             if column[before] != column[after]:
+                yield OtherDifference(name=name, before=column[before], after=column[after])
+        yield from islice(self._different_params(before, after), MAX_DIFFERENT_PARAMS)
+
+    def _different_params(self, before: int, after: int) -> Iterator[OtherDifference]:
+        for key in self._found.varying():
+            column = self._found.column(key)
+            if column[before] != column[after] and not is_ignored(key):
+                name = written_key(key)
                 yield OtherDifference(name=name, before=column[before], after=column[after])
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from traceml.api.listed_runs import numbers_in
@@ -48,10 +48,19 @@ class SeriesOfRuns:
     """The runs that were found, in series of like runs; a run is a row of the list, newest
     first."""
 
-    def __init__(self, found: Runs, key: str, request: HistoryRequest) -> None:
+    def __init__(
+        self,
+        found: Runs,
+        key: str,
+        request: HistoryRequest,
+        of_code: Mapping[str | None, frozenset[str]],
+    ) -> None:
+        """`of_code` has the keys of the parameters that command and code decide, by command: a
+        commit that changes a default is what a history is asked about."""
         self._found = found
         self._key = key
         self._request = request
+        self._of_code = of_code
         self._facts = [name for name in MACHINE if not (request.any_host and name == "host")]
         self._ignored = ignored = frozenset(map(last_part, request.ignored))
         self._params = {
@@ -73,13 +82,18 @@ class SeriesOfRuns:
             if ended and not math.isnan(value):
                 yield row
 
-    def _identity(self, row: int, ignored: Iterable[str] = ()) -> tuple[object, ...]:
-        """Returns what runs of a series have in common: command, parameters and machine."""
+    def _identity(
+        self, row: int, ignored: Iterable[str] = (), is_any_code: bool = True
+    ) -> tuple[object, ...]:
+        """Returns what runs of a series have in common: command, parameters and machine; all
+        parameters unless the code may be any."""
         ignored = self._ignored.union(ignored)
+        command = series_command(self._commands[row])
+        of_code = self._of_code.get(command, frozenset()) if is_any_code else frozenset[str]()
         params = (
-            (type(values[row]) is bool, values[row])
+            (name, type(values[row]) is bool, values[row])
             for name, values in self._params.items()
-            if last_part(name) not in ignored
+            if last_part(name) not in ignored and name not in of_code
         )
         machine = (self._found.column(f"facts.{name}")[row] for name in self._facts)
         return (series_command(self._commands[row], ignored), *params, *machine)
@@ -121,9 +135,11 @@ class SeriesOfRuns:
         speed, the newest first."""
         if not series:
             return []
-        wanted = self._identity(series[0], SPEED_PARAMS)
+        wanted = self._identity(series[0], SPEED_PARAMS, is_any_code=False)
         rows = [row for row in range(len(self._found)) if self._ended[row]]
-        return [row for row in rows if self._identity(row, SPEED_PARAMS) == wanted]
+        return [
+            row for row in rows if self._identity(row, SPEED_PARAMS, is_any_code=False) == wanted
+        ]
 
     def held_equal(self, series: Sequence[int]) -> dict[str, RunValue | None]:
         """Returns what all runs of the series have in common, by name."""
@@ -134,7 +150,7 @@ class SeriesOfRuns:
         params = {
             written_key(name): values[first]
             for name, values in self._params.items()
-            if values[first] is not None
+            if values[first] is not None and len({values[row] for row in series}) == 1
         }
         command = series_command(self._commands[first], self._ignored)
         return {"command": command, **facts, **params}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Sequence
@@ -29,6 +30,8 @@ _HIDDEN = ("agent", "cell", "tracker")
 
 _EXIT_USAGE = 2
 _EXIT_INTERRUPTED, _EXIT_BROKEN_PIPE = 130, 141  # as a shell reports SIGINT and SIGPIPE
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -67,11 +70,32 @@ def _dispatch(name: str, words: list[str]) -> int:
         print(f"traceml {name}: {printable_lines(str(error))}", file=sys.stderr)
         return _EXIT_USAGE
     except BrokenPipeError:  # whoever read our output has gone; that is their choice
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _print_nothing_more()
         return _EXIT_BROKEN_PIPE
+    except OSError as error:
+        if not is_no_room(error):
+            raise
+        _print_nothing_more()
+        print(
+            f"traceml {name}: the output could not be written ({error.strerror}); make room, or "
+            "write it elsewhere",
+            file=sys.stderr,
+        )
+        return _EXIT_USAGE
     except KeyboardInterrupt:
         return _EXIT_INTERRUPTED
     return status
+
+
+def is_no_room(error: Exception) -> bool:
+    """Returns whether what is written to had no room, such as a file on a full disk that a shell
+    has opened for our output."""
+    return isinstance(error, OSError) and error.errno in _NO_ROOM
+
+
+def _print_nothing_more() -> None:
+    """Lets Python end without another try to write what is left of our output."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _help() -> str:

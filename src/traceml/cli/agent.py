@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from traceml.model.environment import AGENT_LACKED_ROOM, HEAD
+from traceml.model.environment import AGENT_LACKED_ROOM, ESSENTIAL, HEAD
 from traceml.model.errors import TraceMLError, UsageError
 from traceml.model.node import JOIN_MARK, ORIGIN_MARK
 
@@ -74,6 +74,7 @@ def _new_run(options: dict[str, Any]) -> Path:
         overwrite=options["overwrite"],
         is_never_refused=options.get("is_never_refused", False),
         mode="init",
+        profile=options.get("profile", ESSENTIAL),
         working_folder=options["working_folder"],
     )
     folder = new_run(options["subject"], options["command"], wanted)

@@ -80,8 +80,14 @@ def _bench(options: argparse.Namespace) -> int:
             print(f"traceml bench: {printable_lines(str(error))}", file=sys.stderr)
             return _NOTHING_MEASURED
     if comparison is None:
-        _say(f"nothing to compare: it ended after {bench.runs_made()}")
-        return _INTERRUPTED if bench.was_interrupted else _NOTHING_MEASURED
+        if bench.was_interrupted:
+            _say(f"nothing to compare: it was interrupted after {bench.runs_made()}")
+            return _INTERRUPTED
+        _say(
+            f"nothing to compare: --max-minutes {options.max_minutes} was over after "
+            f"{bench.runs_made()}; allow more time, or let the commands take fewer steps"
+        )
+        return _NOTHING_MEASURED
     return _tell(comparison, options, plan.name)
 
 

@@ -22,6 +22,7 @@ from traceml.api.compare import (
 )
 from traceml.api.fetch_runs import FetchedRuns
 from traceml.api.find_runs import choose_summaries
+from traceml.cli import is_no_room
 from traceml.cli.parser import (
     CommandParser,
     add_better,
@@ -97,7 +98,9 @@ def guarded_gate(command: Callable[[], int]) -> int:
         return command()
     except (TraceMLError, BrokenPipeError):
         raise
-    except Exception:  # noqa: BLE001 - shown; the status 1 must stay the gate's own
+    except Exception as error:  # shown: the status 1 must stay the gate's own
+        if is_no_room(error):
+            raise
         from traceback import print_exc
 
         print_exc()

@@ -12,7 +12,9 @@ from traceml.api.export_run import (
     TEXT_FORMATS,
     RunExport,
     Written,
+    file_ending,
     is_single_file,
+    refuse_other_ending,
 )
 from traceml.cli.parser import CommandParser, add_logs_dir, in_braces, one_of, some_text
 from traceml.figures.exported_tables import TABLE_NAMES
@@ -60,11 +62,12 @@ def _write(export: RunExport, options: argparse.Namespace, path: Path) -> list[W
 def _refuse_together(options: argparse.Namespace) -> None:
     if options.format == PERFETTO and options.table is not None:
         raise UsageError("--table is for tables, and a Perfetto trace has none; leave it out")
-    if options.output is None and options.format not in TEXT_FORMATS:
-        ending = "pftrace" if options.format == PERFETTO else options.format
+    if options.output is not None:
+        refuse_other_ending(Path(options.output), options.format)
+    elif options.format not in TEXT_FORMATS:
         raise UsageError(
             f"--format {options.format} is no text and cannot be printed; say where to write it, "
-            f"such as -o run.{ending}"
+            f"such as -o run.{file_ending(options.format)}"
         )
 
 

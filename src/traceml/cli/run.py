@@ -22,7 +22,7 @@ from traceml.launch import supervise
 from traceml.launch.display_mode import MODES, choose
 from traceml.launch.messages import say, write
 from traceml.launch.views import make_report
-from traceml.model.environment import MAX_KINETO_STEPS, NOTIFY
+from traceml.model.environment import ESSENTIAL, MAX_KINETO_STEPS, NOTIFY, PROFILES
 from traceml.model.errors import UsageError
 from traceml.model.launcher_place import place_in_environment
 from traceml.model.tracker import TRACKERS, parse_trackers, require_installed
@@ -32,7 +32,6 @@ from traceml.store.regular_files import read_regular
 _USAGE = """traceml run [options] SCRIPT [options] [--args …]
        traceml run [options] -- COMMAND …"""
 _MODE_HELP = "what is shown, and when"
-_PROFILES = ("essential", "deep")
 _EPILOG = """\
 Everything after --args goes to the script. The exit status is the training command's own.
 """
@@ -148,9 +147,9 @@ def _parser() -> _Parser:
     )
     add(
         "--profile",
-        type=one_of(*_PROFILES),
-        metavar=in_braces(_PROFILES),
-        default="essential",
+        type=one_of(*PROFILES),
+        metavar=in_braces(PROFILES),
+        default=ESSENTIAL,
         help="how much is traced; deep: a few steps layer by layer",
     )
     add(

@@ -58,8 +58,8 @@ class HistoryChange(Struct, frozen=True, kw_only=True):
     last_run_before: str
     last_commit_before: str | None = None
     commits_between: tuple[str, ...] | None = None
-    """Commits of the first commit's history after the last commit before that had no run here: the
-    change may as well be theirs. `None` where no repository knows."""
+    """Commits of the first commit's history after the last commit before that have no run in the
+    series: the change may as well be theirs. `None` where no repository knows."""
     earliest_run: str
     latest_run: str
     """The 95 % interval of the first run after the change."""

@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from traceml.compare.importance_record import WhatMattered
 from traceml.compare.lineage import Shown
-from traceml.compare.record import Comparison, Delta
+from traceml.compare.record import Comparison, Delta, LayersOfOneSide
 
 SCHEMA_VERSION = 1
 """History: 1 is the first."""
@@ -115,6 +115,11 @@ class ManyLayers(Struct, frozen=True, kw_only=True):
     rows: tuple[LayerOfRuns, ...] = ()
     """The largest change first, times before memory."""
     rows_in_all: int = 0
+    compared: dict[str, int] = {}
+    """By label: how many layers the baseline and that entry both have …"""
+    new: dict[str, LayersOfOneSide] = {}
+    gone: dict[str, LayersOfOneSide] = {}
+    """… and those that the entry, or the baseline, has alone."""
     notes: dict[str, tuple[str, ...]] = {}
     """By label: why layers of that entry are not compared."""
 

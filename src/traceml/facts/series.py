@@ -55,6 +55,9 @@ class Slowdown:
     core_wait_s: tuple[float, float] | None = None
     """How long per step the training threads were ready to run but waited for a core, before and
     afterwards; `None` where it is not known."""
+    attempt: int | None = None
+    """The number of the attempt that began with the first slow step: the ranks were started again;
+    `None` where none did."""
 
     @property
     def ratio(self) -> float:

@@ -68,7 +68,10 @@ def _sentences(found: Sequence[CodeDifference], baseline: str) -> Iterator[str]:
 
 def code_diff(name: str, title: str, text: str, limit: int = MAX_LINES) -> Diff:
     """Returns the output of `git diff` line by line."""
-    lines = text.splitlines()
+    # Git ends a line at a line feed alone: a form feed within one is no end, or hunks would be
+    # miscounted.
+    ended = text.removesuffix("\n").split("\n") if text else []
+    lines = [each.removesuffix("\r") for each in ended]
     shown = tuple(_lines(lines[: max(limit, 0)]))
     added, removed = (sum(each.op == op for each in shown) for op in ("added", "removed"))
     note = f"{count(added, 'line')} added, {count(removed)} removed"

@@ -18,14 +18,13 @@ import numpy.typing as npt
 
 from traceml.facts.attempts import find_attempts
 from traceml.facts.stability import stability
-from traceml.facts.step_table import record_numbers
 from traceml.model import record_layout
 from traceml.model.phase import COMPUTE, PHASE_METRICS, Phase
 from traceml.model.sample import GpuInterval, GpuSample, HostSample, ProcessSample, Sample
 from traceml.store.metric_curves import LoggedValue
 from traceml.store.records import RankRecords, RunRecords
 from traceml.store.step_columns import Steps
-from traceml.store.step_records import is_incomplete
+from traceml.store.step_records import is_incomplete, record_numbers
 from traceml.store.table_files import Chunk, ColumnKind, TableColumn
 from traceml.summaries.record import Issue, Summary, sections_of
 
@@ -53,7 +52,7 @@ class RankLife:
     attempt: int
     """The start of the ranks that it belongs to, from 1."""
     former_steps: int
-    """Complete steps that earlier processes of the rank took."""
+    """The number, from 0, of the first step of that attempt among those of the run."""
 
 
 def exported_tables(
@@ -69,33 +68,22 @@ def exported_tables(
         _from_rows("gpu_samples", lambda: _gpu_rows(records)),
         _from_rows("gpu_intervals", lambda: _interval_rows(records)),
         _from_rows("findings", lambda: finding_rows(summary)),
-        _from_rows("metrics", lambda: map(_metric_row, logged())),
+        _from_rows("metrics", lambda: map(_as_row, logged())),
     )
 
 
 def rank_lives(records: RunRecords) -> tuple[RankLife, ...]:
     """Returns the processes that took steps, by rank and in order of time."""
-    numbers = {
-        (process.rank.pid, process.rank.unix_ns): attempt.number  # a number may be used again
+    places = {
+        id(process): (attempt.number, attempt.first_number)
         for attempt in find_attempts(records, stability(records))
         for process in attempt.processes
     }
-    former: dict[int, int] = {}
-    found = []
-    for process in records.processes or records.ranks:
-        rank = process.rank
-        before = former.get(rank.rank, 0)
-        found.append(RankLife(process, numbers.get((rank.pid, rank.unix_ns), 1), before))
-        former[rank.rank] = before + _steps_taken(process)
+    found = (
+        RankLife(process, *places.get(id(process), (1, 0)))
+        for process in records.processes or records.ranks
+    )
     return tuple(sorted(found, key=lambda life: life.records.rank.rank))
-
-
-def _steps_taken(process: RankRecords) -> int:
-    """Returns how many complete steps a process took; those that were lost are counted too."""
-    if not len(process.steps):
-        return int(process.blocks["complete_steps"].sum())
-    last = int(record_numbers(process)[-1])
-    return last if bool(is_incomplete(process.steps)[-1]) else last + 1
 
 
 # Steps
@@ -349,6 +337,7 @@ _FINDING_COLUMNS = (
     TableColumn("ranks", TEXT),
     TableColumn("nodes", TEXT),
     TableColumn("since_step", INT),
+    TableColumn("until_step", INT),
     TableColumn("evidence", TEXT),
 )
 
@@ -367,7 +356,7 @@ def finding_rows(summary: Summary | None) -> Iterator[dict[str, Any]]:
 def _finding(issue: Issue) -> dict[str, Any]:
     plain = ("kind", "status", "severity", "summary", "action", "metric", "phase", "score")
     return {
-        **{name: getattr(issue, name) for name in (*plain, "since_step")},
+        **{name: getattr(issue, name) for name in (*plain, "since_step", "until_step")},
         "share": issue.share_pct,
         "skew": issue.skew_pct,
         "ranks": _listed(issue.ranks),
@@ -389,10 +378,6 @@ _METRIC_COLUMNS = (
     TableColumn("unix_s", FLOAT),
     TableColumn("value", FLOAT),
 )
-
-
-def _metric_row(logged: LoggedValue) -> dict[str, Any]:
-    return _as_row(logged)
 
 
 TABLE_COLUMNS = {

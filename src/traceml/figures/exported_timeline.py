@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 
 from traceml.facts.attempts import run_end_unix_s
-from traceml.facts.step_table import record_numbers
 from traceml.figures.exported_tables import (
     RankLife,
     finding_rows,
@@ -27,7 +26,7 @@ from traceml.model.phase import IN_BETWEEN, MEASURED, PHASES
 from traceml.store.perfetto_trace import EventTemplate, PerfettoWriter
 from traceml.store.records import RunRecords
 from traceml.store.step_columns import Steps
-from traceml.store.step_records import is_incomplete
+from traceml.store.step_records import is_incomplete, record_numbers
 from traceml.summaries.record import Summary
 
 Ints = npt.NDArray[np.int64]
@@ -41,6 +40,8 @@ _GROUPS_FROM = 1 << 23
 """Numbers of groups of tracks that are no processes: no process has so high a number."""
 _REUSED_FROM = 1 << 24
 """Of processes whose number an earlier one of the run had, as in containers."""
+_ABOUT_STEPS = ("step_time", "step_memory")
+"""Sections whose findings are about the steps as a whole where they name none."""
 _UNFINISHED = "Time in no complete step"
 _STEPS_ORDER, _GPU_ORDER, _COUNTER_ORDER = 1, 2, 3
 _HOST_COUNTERS = {
@@ -112,10 +113,9 @@ def _write_steps(writer: PerfettoWriter, group: int, life: RankLife) -> Ints:
     """
     steps = life.records.steps
     starts, walls = start_unix_ns(life, steps), _length(steps, "wall_ns")
-    inside = _length(steps, "input_ns") + _length(steps, "body_ns")
     incomplete = is_incomplete(steps)
     step_numbers = _numbers(life)
-    begins = np.where(incomplete, starts, starts + np.maximum(walls - inside, 0))
+    begins, ends = _begins_and_ends(life, steps)
     track = writer.add_track("Steps", group, _STEPS_ORDER)
     layout = _Layout(writer, track, len(starts))
     at = starts
@@ -125,11 +125,19 @@ def _write_steps(writer: PerfettoWriter, group: int, life: RankLife) -> Ints:
         at = at + length
     layout.begin_numbered("Step", begins, (walls > 0) & ~incomplete, step_numbers)
     layout.begin(_UNFINISHED, begins, (walls > 0) & incomplete)
-    ends = starts + walls
     _add_phases(layout, steps, "", begins, ends, ~incomplete)
     layout.end(ends, walls > 0)
     layout.write()
     return ends
+
+
+def _begins_and_ends(life: RankLife, steps: Steps) -> tuple[Ints, Ints]:
+    """Returns when each step began, without what lies before it in its record, and when it
+    ended."""
+    starts, walls = start_unix_ns(life, steps), _length(steps, "wall_ns")
+    inside = _length(steps, "input_ns") + _length(steps, "body_ns")
+    between = np.where(is_incomplete(steps), 0, np.maximum(walls - inside, 0))
+    return starts + between, starts + walls
 
 
 def _write_gpu_steps(writer: PerfettoWriter, group: int, life: RankLife) -> None:
@@ -279,39 +287,74 @@ def _write_findings(
     writer: PerfettoWriter,
     records: RunRecords,
     summary: Summary | None,
-    lives: Iterable[RankLife],
+    lives: Sequence[RankLife],
     began_ns: int,
 ) -> int:
-    """Writes each finding from the step since which it holds, or from the run's beginning, to its
-    end, on a track of its own; and where the run failed. Returns how many findings there are."""
+    """Writes each finding on a track of its own, over the steps that it is about; one about none in
+    particular over all steps, if it is about steps, or else over the run. And where the run failed.
+    Returns how many findings there are."""
     if summary is None:
         return 0
     group = writer.add_process("findings", _GROUPS_FROM, 0)
     end_ns = max(round(run_end_unix_s(records) * 1e9), began_ns)
     rows = list(finding_rows(summary))
+    moments = _StepMoments(lives)
     for order, row in enumerate(rows):
-        since = row["since_step"]
-        found_ns = None if since is None else _step_unix_ns(lives, since)
-        begin_ns = began_ns if found_ns is None else min(max(found_ns, began_ns), end_ns)
+        begin_ns, end_of_ns = moments.span(row["since_step"], row["until_step"])
+        if row["since_step"] is None and row["section"] not in _ABOUT_STEPS:
+            begin_ns = end_of_ns = None
+        begin_ns = min(max(begin_ns or began_ns, began_ns), end_ns)
+        end_of_ns = min(max(end_of_ns or end_ns, begin_ns), end_ns)
         status = row["status"] or row["kind"] or "finding"
         track = writer.add_track(f"{row['section']}: {status}", group, order)
-        noted = ("kind", "severity", "summary", "action", "phase", "share", "ranks", "since_step")
-        writer.add_slice(track, status, begin_ns, end_ns, {name: row[name] for name in noted})
+        noted = ("kind", "severity", "summary", "action", "phase", "share", "ranks")
+        notes = {name: row[name] for name in (*noted, "since_step", "until_step")}
+        writer.add_slice(track, status, begin_ns, end_of_ns, notes)
     failure = summary.failure
     if failure is not None:
-        at_ns = None if failure.step is None else _step_unix_ns(lives, failure.step)
+        at_ns = None if failure.step is None else moments.end_ns(failure.step)
         notes = {"summary": failure.summary, "rank": failure.rank, "where": failure.where}
         track = writer.add_track("failure", group, len(rows))
         writer.add_instant(track, failure.kind or "failed", at_ns or end_ns, notes)
     return len(rows)
 
 
-def _step_unix_ns(lives: Iterable[RankLife], step: int) -> int | None:
-    """Returns when the first rank began a step; `None` where no single step of that number is
-    kept."""
-    found = []
-    for life in lives:
-        places = np.flatnonzero((_numbers(life) == step) & ~is_incomplete(life.records.steps))
-        if len(places):
-            found.append(int(start_unix_ns(life, life.records.steps)[places[0]]))
-    return min(found, default=None)
+class _StepMoments:
+    """When the steps of a run were taken, by the first rank that began one and the last that ended
+    it. A step that was not completed lies in the record after the last that was."""
+
+    def __init__(self, lives: Iterable[RankLife]) -> None:
+        self._of_ranks: list[tuple[Ints, Ints, Ints]] = []
+        """The numbers of each process's steps, when they began, and when they ended."""
+        for life in lives:
+            if len(steps := life.records.steps):
+                begins, ends = _begins_and_ends(life, steps)
+                self._of_ranks.append((_numbers(life), begins, ends))
+
+    def span(self, first: int | None, last: int | None) -> tuple[int | None, int | None]:
+        """Returns when these steps were taken; all steps without a first one.
+
+        The beginning is `None` where no single step of that number is kept, the end also where
+        there is no last one.
+        """
+        if first is None:
+            return self._first_ns(), self._last_ns()
+        return self.begin_ns(first), None if last is None else self.end_ns(last)
+
+    def begin_ns(self, step: int) -> int | None:
+        """Returns when the first rank began a step, or could have begun it."""
+        found = [begins[numbers == step] for numbers, begins, _ in self._of_ranks]
+        began_ns = min((int(each[0]) for each in found if len(each)), default=None)
+        is_after_all = all(int(numbers[-1]) < step for numbers, *_ in self._of_ranks)
+        return self._last_ns() if began_ns is None and is_after_all else began_ns
+
+    def end_ns(self, step: int) -> int | None:
+        """Returns when the last rank ended a step, completed or not."""
+        found = [ends[numbers == step] for numbers, _, ends in self._of_ranks]
+        return max((int(each[-1]) for each in found if len(each)), default=None)
+
+    def _first_ns(self) -> int | None:
+        return min((int(begins[0]) for _, begins, _ in self._of_ranks), default=None)
+
+    def _last_ns(self) -> int | None:
+        return max((int(ends[-1]) for *_, ends in self._of_ranks), default=None)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import csv
+import io
 from pathlib import Path
 from typing import Any
 
 from traceml.model.errors import UnreadableArtifact
+from traceml.model.printable import file_lines
 from traceml.store.json_lines import UNDECODABLE, load_json
 from traceml.store.regular_files import read_regular
 
@@ -32,7 +34,7 @@ def read_json(path: Path) -> Any:
 def read_json_lines(path: Path) -> list[dict[str, Any]]:
     """Returns the objects of a file with one on each line; raises UnreadableArtifact."""
     found = []
-    for number, line in enumerate(read_text(path).splitlines(), 1):
+    for number, line in enumerate(file_lines(read_text(path)), 1):
         if not line.strip():
             continue
         record = _decoded(line, f"line {number} is no JSON")
@@ -51,8 +53,9 @@ def _decoded(text: str, otherwise: str) -> Any:
 
 def read_table(path: Path) -> list[list[str]]:
     """Returns the rows of a table, the names of its columns first; raises UnreadableArtifact."""
-    lines = read_text(path).splitlines(keepends=True)
-    head = lines[0] if lines else ""
+    lines = io.StringIO(read_text(path), newline="")
+    head = lines.readline()
+    lines.seek(0)
     separator = max(("\t", ",", ";"), key=head.count)
     if path.suffix.lower() == ".tsv":
         separator = "\t"

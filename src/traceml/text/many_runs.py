@@ -12,6 +12,7 @@ from traceml.compare.many_record import (
     Effect,
     LayerOfRuns,
     ManyComparison,
+    ManyLayers,
     MetricRow,
     Pareto,
     RunEntry,
@@ -37,7 +38,13 @@ from traceml.model.quantities import (
     param_words,
     rate,
 )
-from traceml.text.layer_changes import layer_notes, row_change, row_names, row_value
+from traceml.text.layer_changes import (
+    layer_notes,
+    none_moved_in_runs,
+    row_change,
+    row_names,
+    row_value,
+)
 from traceml.text.what_mattered import what_mattered_lines
 
 WIDTH = 100
@@ -182,9 +189,10 @@ def _layers(found: ManyComparison) -> list[str]:
     if layers is None:
         return []
     title = f"Layers that moved, own time per step, and the change from {found.baseline}:"
-    if not layers.rows:
-        title = "Layers: none is shown to take more or less than in A."
-        return [title, *(_INDENT + note for note in layer_notes(layers))]
+    nothing = none_moved_in_runs(layers, found.baseline)
+    if nothing:
+        title = f"Layers: {nothing[0].lower()}{nothing[1:]}"
+        return [title, *_layer_notes(layers)]
     shown = layers.rows[:MAX_LAYERS]
     columns = ("", "all layers", *row_names(shown))
     cells = []
@@ -199,8 +207,13 @@ def _layers(found: ManyComparison) -> list[str]:
         *_tables(found, columns, cells),
         *([_INDENT + _MEANING] if is_marked else []),
         *rest,
-        *(_INDENT + note for note in layer_notes(layers)),
+        *_layer_notes(layers),
     ]
+
+
+def _layer_notes(layers: ManyLayers) -> list[str]:
+    """Returns what is to be said about layers beside their numbers, as lines of the report."""
+    return [line for note in layer_notes(layers) for line in _wrapped(_INDENT, note)]
 
 
 def _layer(row: LayerOfRuns, label: str) -> str:

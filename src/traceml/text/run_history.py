@@ -119,7 +119,7 @@ def change_facts(change: HistoryChange) -> Iterator[tuple[str, str]]:
         shown = [*map(commit_words, change.commits_between[-MAX_COMMITS_SHOWN:])]
         more = len(change.commits_between) - len(shown)
         listed = ", ".join([*([f"{more} more"] if more else []), *shown])
-        yield f"or one of {count(len(change.commits_between), 'commit')} without a run", listed
+        yield f"or one of {count(len(change.commits_between), 'commit')} in between", listed
     for other in change.also_different:
         yield ALSO, f"{other.name} {_plain(other.before)} -> {_plain(other.after)}"
 

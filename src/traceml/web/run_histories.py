@@ -11,6 +11,7 @@ from starlette.concurrency import run_in_threadpool
 from traceml.api.query_runs import RunQuery, Runs, RunSearch
 from traceml.api.run_history import history_of
 from traceml.api.run_series import DEFAULT_METRIC, HistoryRequest
+from traceml.api.series_summaries import SeriesSummaries
 from traceml.compare.like_runs import is_ignored
 from traceml.figures.history_page import MAX_SERIES, history_page
 from traceml.model.errors import UsageError
@@ -29,6 +30,7 @@ class RunHistories:
     def __init__(self, logs: Path, search: Callable[[], RunSearch]) -> None:
         self._logs = logs
         self._search = search
+        self._summaries = SeriesSummaries(logs)
 
     async def page(self, asked: Mapping[str, str]) -> bytes:
         """Returns the page as JSON; raises UsageError for what cannot be understood.
@@ -41,7 +43,7 @@ class RunHistories:
     def _page(self, asked: Mapping[str, str]) -> bytes:
         request = _request(asked)
         found = self._search().search(RunQuery(request.filter))
-        history = history_of(found, self._logs, request, self._working_folder())
+        history = history_of(found, self._summaries, request, self._working_folder())
         metrics = [key for key in found.candidate_keys if _is_numeric(found, key)][:MAX_CHOICES]
         params = [key for key in found.varying() if not is_ignored(key)]
         return msgspec.json.encode(history_page(history, metrics, params, found.total))
