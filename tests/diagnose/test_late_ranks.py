@@ -54,6 +54,12 @@ def test_a_short_delay_matters_to_nobody() -> None:
     assert warned.severity is Severity.WARNING
 
 
+def test_of_several_late_ranks_it_is_said_whose_thread_is_meant() -> None:
+    run = make_waiting(make_late(make_run(8, noise=0), 2, 3, phase="backward", by_ms=20))
+    claim = the_straggler(run).claim
+    assert ". The training thread of rank " in claim and "Its" not in claim
+
+
 def test_the_claim_says_which_rank_is_which_and_what_it_costs() -> None:
     run = make_waiting(make_late(make_run(2, noise=0), 1, phase="backward", by_ms=20))
     finding = the_straggler(run)

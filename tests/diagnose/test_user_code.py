@@ -77,6 +77,15 @@ def test_a_forward_pass_that_waits_is_named_and_one_that_computes_is_not() -> No
     assert "get_batch" not in the(Kind.COMPUTE_BOUND, computes).claim
 
 
+def test_what_is_outside_the_measured_phases_is_looked_at_and_named_without_blaming_it() -> None:
+    run = make_run(forward_ms=None, rest_ms=60.0)
+    assert wants_looks(gather(run), [])
+    facts = seen(run, "residual", BATCH)
+    claim = the(Kind.BALANCED, facts).claim
+    assert "outside the measured phases" in claim
+    assert claim.endswith("54.0 ms of 60.0 ms is in get_batch (train.py:118).")
+
+
 EVEN = [30.0], [1.0]
 
 

@@ -159,20 +159,6 @@ def test_steps_that_one_rank_lost_are_left_out_on_every_rank() -> None:
     assert (facts.window.first_step, facts.window.last_step) == (1, 50)
 
 
-@pytest.mark.parametrize("folded", [0, 70], ids=["at full resolution", "its first life folded"])
-def test_a_rank_that_was_started_again_counts_on(folded: int) -> None:
-    run = make_run(ranks=2, steps=100)
-    ranks = []
-    for rank in run.ranks:
-        steps = rank.steps.copy()
-        number_steps(steps[60:])
-        lives = replace(rank, steps=steps[folded:], blocks=fold(steps[:folded]))
-        ranks.append(lives if rank.rank.rank else rank)
-    facts = gather(replace(run, ranks=tuple(ranks)))
-    assert facts.window.steps_analyzed == 100
-    assert facts.window.last_step == 100
-
-
 def test_a_rank_that_never_stepped_does_not_hide_the_others() -> None:
     run = make_run(ranks=2)
     idle = replace(run.ranks[1], steps=run.ranks[1].steps[:0])
@@ -338,5 +324,6 @@ def test_gradient_norms_of_parameters_that_are_spread_over_ranks_are_said_to_be_
         said = notes(with_settings(run, parallelism=parallelism))
         assert words in said and "(FSDP2)" in said
     assert "(tensor parallelism)" in notes(place_ranks(run, tp=2))
-    assert notes(with_settings(run, parallelism="DDP")) == notes(place_ranks(run, dp=2)) == ""
-    assert notes(with_settings(make_run(), parallelism="FSDP2")) == ""
+    assert words not in notes(with_settings(run, parallelism="DDP"))
+    assert words not in notes(place_ranks(run, dp=2))
+    assert words not in notes(with_settings(make_run(), parallelism="FSDP2"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -109,10 +110,33 @@ def test_lines_of_the_loop_are_told_apart_and_those_of_other_functions_are_not()
     ]
 
 
-def test_a_step_with_an_evaluation_has_the_calls_that_no_other_step_has() -> None:
-    """Twenty steps of 0.5 s; every tenth holds 0.2 s of evaluation."""
+def evaluated_run() -> RunRecords:
+    """Twenty steps of 0.5 s; the tenth holds 0.2 s of evaluation."""
+
+    def evaluate(steps: Any, _: int) -> None:
+        steps["evaluation_ns"][9] = 200_000_000
+        steps["body_ns"] = steps["wall_ns"] - steps["input_ns"] - steps["evaluation_ns"]
+
+    return map_steps(make_run(steps=20, noise=0, between_ms=463.0), evaluate)
+
+
+def test_what_follows_an_evaluation_is_between_steps() -> None:
+    """The tenth step's record: 0.2 s of evaluation, 0.263 s of something else, and the step."""
     run = make_run(steps=20, noise=0, between_ms=463.0)
     run = map_steps(run, lambda steps, rank: steps["evaluation_ns"].__setitem__(9, 200_000_000))
+    draw = replace(MAIN, line=60)
+    samples = [
+        *looked(40, "forward", MAIN, FORWARD, called=40, first_s=1.0),
+        *looked(10, "residual", replace(MAIN, line=50), VALIDATE, first_s=4.55),
+        *looked(12, "residual", draw, COLLATE, first_s=4.72),
+    ]
+    found = seen(run, burst_of(*samples)).phases
+    assert found["evaluation"].looks == 10
+    assert found["between"].looks == 12
+    assert found["between"].places[0].function == "collate"
+
+
+def test_a_step_with_an_evaluation_has_the_calls_that_no_other_step_has() -> None:
     plain = [
         *looked(40, "forward", MAIN, FORWARD, called=40, first_s=1.0),
         *looked(20, "forward", MAIN, FORWARD, called=40, first_s=4.8),
@@ -122,46 +146,40 @@ def test_a_step_with_an_evaluation_has_the_calls_that_no_other_step_has() -> Non
         (at_s, phase, stack, CodeLine("validate", "train.py", 20) if VALIDATE in stack else caller)
         for at_s, phase, stack, caller in plain
     ]
-    found = seen(run, burst_of(*evaluation))
+    found = seen(evaluated_run(), burst_of(*evaluation))
     assert found.phases["forward"].looks == 60
     assert tree(found.phases["evaluation"])[1] == ("validate", 0, 20, 0)
 
 
 def test_a_sample_at_the_edge_of_a_step_does_not_hide_an_evaluation() -> None:
     """The moments of samples are not exact: some of an evaluation lie in the step before."""
-    run = make_run(steps=20, noise=0, between_ms=463.0)
-    run = map_steps(run, lambda steps, rank: steps["evaluation_ns"].__setitem__(9, 200_000_000))
     late = replace(MAIN, line=50)
     samples = [
         *looked(40, "forward", MAIN, FORWARD, called=40, first_s=1.0),
         *looked(3, "residual", late, VALIDATE, first_s=4.45),
         *looked(17, "residual", late, VALIDATE, COLLATE, first_s=4.51),
     ]
-    found = seen(run, burst_of(*samples))
+    found = seen(evaluated_run(), burst_of(*samples))
     assert (found.phases["forward"].looks, found.phases["evaluation"].looks) == (40, 20)
 
 
 def test_an_evaluation_with_the_same_calls_is_told_by_its_moment() -> None:
-    run = make_run(steps=20, noise=0, between_ms=463.0)
-    run = map_steps(run, lambda steps, rank: steps["evaluation_ns"].__setitem__(9, 200_000_000))
     samples = [
         *looked(40, "forward", MAIN, FORWARD, called=40, first_s=1.0),
         *looked(15, "forward", MAIN, FORWARD, called=40, first_s=4.51),
         *looked(15, "forward", MAIN, FORWARD, called=40, first_s=4.75),
     ]
-    found = seen(run, burst_of(*samples))
+    found = seen(evaluated_run(), burst_of(*samples))
     assert (found.phases["forward"].looks, found.phases["evaluation"].looks) == (55, 15)
 
 
 def test_a_backward_pass_is_no_evaluation_whatever_its_moment_says() -> None:
-    run = make_run(steps=20, noise=0, between_ms=463.0)
-    run = map_steps(run, lambda steps, rank: steps["evaluation_ns"].__setitem__(9, 200_000_000))
     samples = [
         *looked(40, "forward", MAIN, FORWARD, called=40, first_s=1.0),
         *looked(15, "forward", MAIN, FORWARD, called=40, first_s=4.51),
         *looked(15, "backward", MAIN, called=41, first_s=4.51),
     ]
-    found = seen(run, burst_of(*samples))
+    found = seen(evaluated_run(), burst_of(*samples))
     assert (found.phases["backward"].looks, found.phases["evaluation"].looks) == (15, 15)
 
 

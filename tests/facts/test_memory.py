@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -9,10 +10,12 @@ import pytest
 
 from factories import GIB, make_rank, make_run, make_samples, number_steps
 from memory_runs import MIB, STEPS, with_sampled_memory, with_steps_memory
+from restarted_runs import Start, restarted
 from traceml.facts.gather import gather
 from traceml.facts.memory import NO_MEMORY, MemoryOwner, RankMemory, processes_by_rank, rank_memory
 from traceml.facts.trend import Growth
 from traceml.store.blocks import fold
+from traceml.store.joined_ranks import number_attempts, one_per_rank
 from traceml.store.records import RunRecords
 from traceml.store.step_trace_records import StepTraceRecords
 
@@ -131,3 +134,35 @@ def test_samples_of_other_ranks_are_theirs() -> None:
     sampled = processes_by_rank(make_samples(2, 20))
     assert {rank: len(seen) for rank, seen in sampled.items()} == {0: 20, 1: 20}
     assert all(process.rank == 1 for _, process in sampled[1])
+
+
+def with_allocated(run: RunRecords, gib_of: Callable[[int, np.ndarray], np.ndarray]) -> RunRecords:
+    """Each attempt's steps hold so much memory on the GPU, by its place and the step in it."""
+    attempts: dict[int, int] = {}
+    processes = []
+    for process in run.processes:
+        place = attempts.setdefault(process.rank.rank, 0)
+        attempts[process.rank.rank] += 1
+        steps = np.array(process.steps)
+        steps["allocated_bytes"] = gib_of(place, np.arange(len(steps))) * GIB
+        processes.append(replace(process, steps=steps))
+    ranks, each = one_per_rank(processes)
+    return number_attempts(replace(run, ranks=ranks, processes=each))
+
+
+def test_memory_that_differs_from_attempt_to_attempt_does_not_grow() -> None:
+    """Each has a larger model, or fewer ranks to share it; none leaks."""
+    run = restarted(*[Start(60)] * 5, Start(60, status=0), gpu=True)
+    found = gather(with_allocated(run, lambda place, at: 10.0 + place + 0 * at))
+    for rank in found.ranks:
+        assert rank.memory.trends[MemoryOwner.GPU].growth is Growth.NONE
+        assert rank.memory.peak_allocated_bytes == 15 * GIB
+
+
+def test_memory_that_grows_within_an_attempt_grows_though_each_begins_anew() -> None:
+    run = restarted(Start(60), Start(200), Start(60, status=0), gpu=True)
+    found = gather(with_allocated(run, lambda place, at: 10.0 + 0.01 * at))
+    for rank in found.ranks:
+        trend = rank.memory.trends[MemoryOwner.GPU]
+        assert trend.growth is Growth.STEADY
+        assert (trend.first_step, trend.last_step) == (61, 260)

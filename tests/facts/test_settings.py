@@ -47,6 +47,15 @@ def test_accumulation_is_counted_in_the_steps(backwards, samples, batch, accumul
     assert gather(with_settings(run, batch_size=batch)).settings.accumulation_steps == accumulated
 
 
+@pytest.mark.parametrize(("batch", "accumulated"), [(None, None), (32, 1)])
+def test_two_optimizers_with_a_backward_pass_each_are_no_accumulation(batch, accumulated) -> None:
+    def change(steps, rank):
+        steps["optimizer_steps"] = 2
+
+    run = map_steps(with_micro_batches(make_run(samples=32), 2), change)
+    assert gather(with_settings(run, batch_size=batch)).settings.accumulation_steps == accumulated
+
+
 def test_the_loader_of_training_counts_though_another_was_noted_later() -> None:
     run = make_run(workers=1)  # what the ring was told last, by a validation loader
     facts = gather(with_settings(run, num_workers=2, pin_memory=True))

@@ -1,5 +1,8 @@
 """Whoever goes on from a saved state makes the same steps, wherever the one before was killed."""
 
+import json
+import zlib
+
 import pytest
 
 from traceml.steps import events, saved_state
@@ -38,6 +41,8 @@ def a_training():
         yield events.END_FETCH, 8, 0, 0, None
         yield events.BEGIN_FORWARD, 0, 0, 0, None
         yield events.END_FORWARD, 0, 0, 0, None
+        yield events.BEGIN_FETCH, 2, timed, mark, None
+        yield events.END_EPOCH, 2, 0, 0, None
     yield events.BEGIN_REPLAY, 7, 0, 0, None
     yield events.END_REPLAY, optimizer_ended(ends, 7), 0, 0, None
     for _ in range(3):
@@ -85,6 +90,46 @@ def test_a_killed_reader_is_followed_by_one_that_makes_the_same_steps():
         second = EventReader(buffer, 0, CAPACITY, found.machine, found.cursor)
         second.advance(everything=True)
         assert done + rows_of(second.machine) == expected, f"killed after event {cut}"
+        assert second.machine.steps == whole.machine.steps
+
+
+def as_saved_before(part, base):
+    """The state in a ring as the version before wrote it: with fewer totals, and less of a step."""
+    head = saved_state._HEAD
+    starts = [base + slot * SLOT_BYTES for slot in (0, 1)]
+    start = max(starts, key=lambda each: head.unpack_from(part, each)[0])
+    number, length, _ = head.unpack_from(part, start)
+    begin = start + head.size
+    plain = json.loads(bytes(part[begin : begin + length]))
+    opened = plain["open"]
+    for totals in (plain["empty"], opened["totals"], opened["snapshot"]):
+        del totals[events.CLOSURE :]
+    if opened["optimizer_end"] is not None:
+        del opened["optimizer_end"][2][events.CLOSURE :]
+    del opened["evaluation_end"], opened["is_exhausted"]
+    text = json.dumps(plain).encode()
+    head.pack_into(part, start, number, len(text), zlib.crc32(text))
+    part[begin : begin + len(text)] = text
+
+
+def test_the_state_of_the_version_before_is_gone_on_from():
+    buffer, count = make_ring()
+    base = CAPACITY * EVENT_BYTES
+    whole = EventReader(buffer, 0, CAPACITY, StepMachine())
+    whole.advance(everything=True)
+    for cut in range(1, count, 7):
+        part = bytearray(buffer)
+        part[cut * EVENT_BYTES : count * EVENT_BYTES] = bytes((count - cut) * EVENT_BYTES)
+        first = EventReader(part, 0, CAPACITY, StepMachine())
+        first.advance(everything=False)
+        assert saved_state.save(
+            part, base, SLOT_BYTES, saved_state.Saved(first.machine, first.cursor, 0)
+        )
+        as_saved_before(part, base)
+        found = saved_state.load(part, base, SLOT_BYTES, 0)
+        assert found is not None and found.cursor == cut
+        second = EventReader(buffer, 0, CAPACITY, found.machine, found.cursor)
+        second.advance(everything=True)
         assert second.machine.steps == whole.machine.steps
 
 

@@ -8,6 +8,7 @@ from traceml.steps import events, losses
 from traceml.steps.events import (
     BACKWARD,
     CHECKPOINT,
+    CLOSURE,
     COMMUNICATION,
     EVENT,
     EVENT_WITH_FLOAT,
@@ -148,8 +149,15 @@ def check_accounts(story, began=None):
         known += record["evaluation_ns"] + record["checkpoint_ns"]
         assert record["wall_ns"] >= known
         if not record["flags"] & StepFlag.EXPLICIT:
-            assert record["wall_ns"] == known
+            assert record["wall_ns"] == known + after_evaluation_ns(record)
     return end
+
+
+def after_evaluation_ns(record):
+    """What is no step's and nothing that was measured: only after an evaluation there is such."""
+    measured = ("input_ns", "body_ns", "evaluation_ns", "checkpoint_ns")
+    left = record["wall_ns"] - sum(max(record[name], 0) for name in measured)
+    return left if record["evaluation_ns"] else 0
 
 
 def test_a_step_reaches_from_its_fetch_to_the_next(story):
@@ -252,6 +260,63 @@ def test_a_closure_inside_the_optimizer_is_charged_once(story):
     assert record["optimizer_steps"] == 1
 
 
+def closure(story, outside):
+    """A call of the closure, with so much time outside its forward and backward passes."""
+    story.tell(events.BEGIN, CLOSURE).takes(outside).forward(20).backward(30)
+    return story.tell(events.END, CLOSURE)
+
+
+def test_what_a_closure_spends_outside_its_phases_is_rest_and_not_the_optimizers(story):
+    for _ in range(2):
+        story.tell(events.BEGIN_OPTIMIZER, ADAM).takes(1)
+        for _ in range(3):
+            closure(story, 100).takes(2)
+        story.end_optimizer()
+    story.finish()
+    check_accounts(story)
+    record = story.complete[-1]
+    assert record["optimizer_ns"] == 7
+    assert (record["forward_ns"], record["backward_ns"]) == (60, 90)
+    assert record["body_ns"] == 60 + 90 + 7 + 300
+
+
+def test_a_closure_inside_another_is_charged_once(story):
+    for _ in range(2):
+        story.tell(events.BEGIN_OPTIMIZER, ADAM).takes(1).tell(events.BEGIN, CLOSURE).takes(5)
+        closure(story, 100).takes(5).tell(events.END, CLOSURE).takes(1)
+        story.end_optimizer()
+    story.finish()
+    assert story.complete[-1]["optimizer_ns"] == 2
+    assert story.complete[-1]["body_ns"] == 2 + 10 + 100 + 50
+
+
+def test_batches_that_a_closure_fetches_belong_to_its_step(story):
+    for _ in range(3):
+        story.tell(events.BEGIN_OPTIMIZER, ADAM).tell(events.BEGIN, CLOSURE)
+        for _ in range(2):
+            story.fetch(10).forward(20).backward(30)
+        story.exhaust(1).tell(events.END, CLOSURE).takes(4)
+        story.end_optimizer()
+    story.finish()
+    check_accounts(story)
+    assert [record["input_ns"] for record in story.complete] == [21] * 3
+    assert [record["optimizer_ns"] for record in story.complete] == [4] * 3
+    assert not any(record["flags"] & StepFlag.ABORTED for record in story.records)
+
+
+@pytest.mark.parametrize("is_told", [True, False], ids=["told", "its end was cut off"])
+def test_a_closure_that_raises_leaves_its_optimizers_step(story, is_told):
+    story.step().step().fetch(10)
+    story.tell(events.BEGIN_OPTIMIZER, ADAM).tell(events.BEGIN, CLOSURE).takes(50)
+    if is_told:
+        story.tell(events.ABORT, CLOSURE)
+    story.step().step().exhaust(1).finish()
+    check_accounts(story)
+    assert len(story.complete) == 4
+    aborted = [record for record in story.records if record["flags"] & StepFlag.ABORTED]
+    assert len(aborted) == is_told  # else it is told as a part of the next step
+
+
 def test_a_copy_inside_forward_is_charged_to_the_copy(story):
     story.fetch(10)
     story.tell(events.BEGIN_FORWARD, 3)
@@ -271,11 +336,99 @@ def test_evaluation_after_an_epoch_is_between_steps(story):
     story.step().exhaust(1)
     assert len(story.complete) == 3
     after = story.complete[2]
-    assert after["evaluation_ns"] == 3 * 155 + 1 + 9
+    assert after["evaluation_ns"] == 3 * 155 + 1
+    assert after_evaluation_ns(after) == 9
     assert after["input_ns"] == 1 + 10
     assert after["forward_ns"] == 20
     assert after["samples"] == 8
     check_accounts(story)
+
+
+def evaluated(story, batches=3):
+    for _ in range(batches):
+        story.fetch(100, VALIDATION).evaluate(50).takes(5)
+    return story
+
+
+EVALUATED = 3 * 155
+
+
+def break_off(story):
+    """The loop over the validation data ends before it does, in its last forward pass."""
+    for _ in range(3):
+        story.takes(5).fetch(100, VALIDATION).evaluate(50)
+
+
+def exhaust(story):
+    evaluated(story).exhaust(0, VALIDATION)
+
+
+def fetch_ahead(story):
+    """Accelerate asks for the batch after the one that it gives out."""
+    story.fetch(100, VALIDATION)
+    for _ in range(2):
+        story.fetch(100, VALIDATION).takes(5).evaluate(50)
+    story.exhaust(0, VALIDATION).takes(5).evaluate(50)
+
+
+@pytest.mark.parametrize("loop", [break_off, exhaust, fetch_ahead])
+@pytest.mark.parametrize("is_last", [False, True], ids=["training goes on", "the process ends"])
+def test_what_follows_an_evaluation_is_neither_its_own_nor_a_steps(story, loop, is_last):
+    story.step()
+    exhaust(story.step())
+    story.step().exhaust(1)
+    loop(story)
+    story.takes(3_000)
+    if not is_last:
+        story.step().exhaust(1)
+    story.finish()
+    check_accounts(story)
+    ended = story.records[-1] if is_last else story.complete[-1]
+    before = 5 if loop is break_off else 0  # it comes before the first fetch
+    assert ended["evaluation_ns"] == EVALUATED - before
+    assert after_evaluation_ns(ended) == 3_000
+    assert max(record["body_ns"] for record in story.complete) < 100
+
+
+def test_a_region_that_is_named_as_an_evaluation_says_where_that_ends(story):
+    exhaust(story.step().step())
+    story.takes(400).tell(events.LEAVE_EVALUATION).takes(70)
+    story.step().tell(events.LEAVE_EVALUATION).takes(6).exhaust(1).finish()
+    check_accounts(story)
+    record = story.complete[-1]
+    assert record["evaluation_ns"] == EVALUATED + 400
+    assert after_evaluation_ns(record) == 70
+    assert sum(each["evaluation_ns"] for each in story.records) == EVALUATED + 400
+
+
+def test_a_checkpoint_after_an_evaluation_is_none_of_its_time(story):
+    exhaust(story.step().step())
+    story.takes(3).save(500).takes(4)
+    story.step().exhaust(1)
+    check_accounts(story)
+    record = story.complete[-1]
+    assert (record["evaluation_ns"], record["checkpoint_ns"]) == (EVALUATED, 500)
+    assert after_evaluation_ns(record) == 7
+
+
+def test_two_evaluations_in_a_row_have_a_gap_that_is_nobodys(story):
+    exhaust(story.step().step())
+    exhaust(story.takes(1_000))
+    story.takes(200).step().exhaust(1)
+    check_accounts(story)
+    record = story.complete[-1]
+    assert record["evaluation_ns"] == 2 * EVALUATED
+    assert after_evaluation_ns(record) == 1_200
+
+
+def test_waiting_for_the_device_after_an_evaluation_is_waiting_for_its_work(story):
+    exhaust(story.step().step())
+    story.takes(400).tell(events.SPEND_WAITING, 300).takes(9)
+    story.step().exhaust(1)
+    check_accounts(story)
+    record = story.complete[-1]
+    assert record["evaluation_ns"] == EVALUATED + 300
+    assert after_evaluation_ns(record) == 109
 
 
 def test_evaluation_in_the_middle_of_an_epoch_is_between_steps(story):
@@ -325,7 +478,8 @@ def test_evaluation_with_a_loader_in_a_loop_without_one(story):
     story.fetch(100, VALIDATION).evaluate(50).exhaust(1, VALIDATION).takes(9)
     story.forward(20).backward(30).optimizer(5).finish()
     record = story.complete[3]
-    assert record["evaluation_ns"] == 160
+    assert record["evaluation_ns"] == 151
+    assert after_evaluation_ns(record) == 9
     assert record["forward_ns"] == 20
     check_accounts(story)
 

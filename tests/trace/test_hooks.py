@@ -1,6 +1,8 @@
 """The hooks on real torch: what they see, and that nobody can see them."""
 
+import functools
 import gc
+import inspect
 import signal
 import threading
 import time
@@ -701,6 +703,175 @@ def test_a_closures_backward_passes_are_no_steps_of_their_own(traced):
     steps = traced.complete()
     assert len(steps) == 4
     assert steps["optimizer_steps"].tolist() == [1] * 4
+
+
+def rest_ns(steps):
+    """What is left of each step's body."""
+    phases = ("h2d", "forward", "backward", "optimizer", "communication")
+    return steps["body_ns"] - sum(np.maximum(steps[f"{phase}_ns"], 0) for phase in phases)
+
+
+SLEPT_NS = 10_000_000
+
+
+class Remembering(Optimizer):
+    """Keeps what it was called with, and steps as SGD does."""
+
+    def __init__(self, parameters):
+        super().__init__(parameters, {})
+        self.seen = []
+
+    def step(self, closure, *others, **named):
+        self.seen.append((closure, others, named))
+        return closure(*others, **named)
+
+
+@pytest.mark.parametrize("calls", [1, 5], ids=["once", "as often as LBFGS does"])
+def test_a_sleep_in_a_closure_is_no_optimizers(traced, calls):
+    model = nn.Linear(4, 1)
+    optimizer = (
+        torch.optim.SGD(model.parameters(), lr=0.1)
+        if calls == 1
+        else torch.optim.LBFGS(model.parameters(), max_iter=calls, tolerance_grad=0)
+    )
+    called = []
+    for batch in DataLoader(torch.randn(16, 4), batch_size=4):
+        called.append(0)
+
+        def closure(batch=batch):
+            called[-1] += 1
+            optimizer.zero_grad()
+            time.sleep(SLEPT_NS / 1e9)
+            loss = (model(batch) - 1).pow(2).mean()
+            loss.backward()
+            return loss
+
+        optimizer.step(closure)
+    steps = traced.complete()
+    assert max(called) >= calls
+    assert all(rest_ns(steps) >= SLEPT_NS * np.array(called))
+    if calls == 1:  # of LBFGS nobody knows how long its own work takes here
+        assert all(steps["optimizer_ns"] + SLEPT_NS <= steps["body_ns"])
+
+
+class Sharpness(Optimizer):
+    """Calls its closure twice, and has another optimizer take the step, as SAM does."""
+
+    def __init__(self, parameters):
+        super().__init__(parameters, {})
+        self.base = torch.optim.SGD(self.param_groups, lr=0.1)
+
+    def step(self, closure):
+        closure()
+        time.sleep(SLEPT_NS / 1e9)  # it perturbs the parameters, which is its own work
+        loss = closure()
+        self.base.step()
+        return loss
+
+
+@pytest.mark.parametrize("fetches", [True, False], ids=["from a loader", "without one"])
+def test_an_optimizer_around_another_has_its_own_time_and_no_step_is_lost(traced, fetches):
+    model = nn.Linear(4, 1)
+    optimizer = Sharpness(model.parameters())
+    data = torch.randn(24, 4)
+    for batch in DataLoader(data, batch_size=4) if fetches else data.split(4):
+
+        def closure(batch=batch):
+            optimizer.zero_grad()
+            time.sleep(SLEPT_NS / 1e9)
+            loss = model(batch).pow(2).mean()
+            loss.backward()
+            return loss
+
+        optimizer.step(closure)
+    records = traced.finish()
+    steps = complete(records)
+    assert len(steps) == 6
+    assert not any(records["flags"] & int(StepFlag.ABORTED))
+    assert all(steps["optimizer_ns"] >= SLEPT_NS)
+    assert all(rest_ns(steps) >= 2 * SLEPT_NS)
+
+
+class OfMethods:
+    """A closure that is a method, or the object itself."""
+
+    def __init__(self, closure):
+        self.name, self._closure = "an attribute", closure
+
+    def method(self, factor=1):
+        return self(factor)
+
+    def __call__(self, factor=1):
+        """What it says of itself."""
+        return self._closure(factor)
+
+
+def closures(closure):
+    thing = OfMethods(closure)
+    return (closure, functools.partial(closure), thing.method, thing)
+
+
+@pytest.mark.parametrize("which", range(4), ids=["function", "partial", "method", "object"])
+def test_a_closure_is_called_as_without_us_and_gives_back_what_it_did(traced, which):
+    model, answer = nn.Linear(4, 1), object()
+    optimizer = Remembering(model.parameters())
+
+    def closure(factor=1):
+        """What it says of itself."""
+        model(torch.ones(2, 4)).sum().backward()
+        return answer, factor
+
+    given = closures(closure)[which]
+    assert optimizer.step(given) == (answer, 1)
+    assert optimizer.step(given, 2) == (answer, 2)
+    assert optimizer.step(given, factor=3) == (answer, 3)
+    assert optimizer.step(closure=given) == (answer, 1)
+    for seen, *_ in optimizer.seen:
+        assert inspect.signature(seen) == inspect.signature(given)
+        assert seen.__doc__ == given.__doc__
+        assert getattr(seen, "name", None) == getattr(given, "name", None)
+        assert getattr(seen, "__name__", None) == getattr(given, "__name__", "timed_closure")
+    assert len(traced.complete()) == 4
+
+
+class NotAClosure(Optimizer):
+    """Gets its model where others get a closure."""
+
+    def step(self, model):
+        assert type(model) is nn.Linear
+        model.weight.grad = None
+
+
+def test_a_model_that_an_optimizer_gets_stays_itself(traced):
+    model = nn.Linear(4, 1)
+    optimizer = NotAClosure(model.parameters(), {})
+    for _ in range(2):
+        model(torch.ones(2, 4)).sum().backward()
+        optimizer.step(model)
+    assert len(traced.complete()) == 2
+
+
+def test_a_closure_that_raises_says_so_to_the_script_and_costs_one_step(traced):
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for place, batch in enumerate(DataLoader(torch.randn(24, 4), batch_size=4)):
+
+        def closure(batch=batch, place=place):
+            loss = model(batch).sum()
+            loss.backward()
+            if place == 2:
+                raise ValueError("a bad batch")
+            return loss
+
+        try:
+            optimizer.step(closure)
+        except ValueError as error:
+            assert str(error) == "a bad batch"
+    steps = traced.complete()
+    assert len(steps) == 5
+    assert [message["phase"] for message in traced.messages() if message["kind"] == "failure"] == [
+        "closure"
+    ]
 
 
 # What is looked at after each step

@@ -94,6 +94,20 @@ def test_the_tracer_comes_with_torch_however_python_is_started(
     assert done.why == "torch 1.0 is too old: tracing needs 2.1 or newer"
 
 
+def test_a_trainer_that_cannot_be_joined_is_said_once_and_used_as_it_is(tmp_path: Path) -> None:
+    """As a version of transformers may be that has renamed what our callback is made from."""
+    package = tmp_path / "transformers"
+    (package / "integrations").mkdir(parents=True)
+    for name in ("__init__.py", "integrations/__init__.py"):
+        (package / name).write_text("")
+    (package / "trainer.py").write_text("Trainer = 'theirs'")
+    script = f"{TRAIN}from transformers.trainer import Trainer\nprint(Trainer)\n"
+    done = run_traceml(["run", "--mode=summary", "train.py"], tmp_path, script)
+    assert (done.status, done.steps) == (0, 6), done.stderr
+    assert "theirs\n" in done.stdout
+    assert done.stderr.count("the phases of transformers.trainer have no names") == 1
+
+
 def test_two_processes_per_node(tmp_path: Path) -> None:
     done = run_traceml(["run", "--nproc-per-node", "2", "train.py"], tmp_path, DISTRIBUTED)
     _assert_two_ranks(done)
@@ -232,7 +246,7 @@ def test_no_torch_in_the_scripts_environment_is_said(tmp_path: Path) -> None:
 def _python_of(version: str) -> str:
     found = shutil.which(f"python{version}")
     if found is None or subprocess.run([found, "-c", ""], check=False).returncode:
-        for place in Path("/root/.pyenv/versions").glob(f"{version}.*/bin/python"):
+        for place in (Path.home() / ".pyenv" / "versions").glob(f"{version}.*/bin/python"):
             return str(place)
         pytest.skip(f"there is no Python {version} here")
     return found
@@ -260,7 +274,7 @@ def test_a_python_two_runs_untouched(tmp_path: Path) -> None:
     assert "Error in sitecustomize" not in done.stderr
 
 
-@pytest.mark.parametrize("version", ["3.10", "3.12", "3.13"])
+@pytest.mark.parametrize("version", ["3.10", "3.12", "3.13", "3.14"])
 def test_other_pythons_load_the_tracer(tmp_path: Path, version: str) -> None:
     """Without a torch of their own: the tracer itself must load, and log."""
     python = _python_of(version)

@@ -23,6 +23,7 @@ from torch.utils.data import (
 )
 
 import traceml
+from lookahead_loader import LooksAhead
 from traceml.model.record_layout import NOT_MEASURED, StepFlag
 from traceml.steps import events
 from traceml.store.record_file import RankFiles
@@ -236,21 +237,6 @@ class Hostile:
 )
 def test_the_samples_of_a_batch(batch, samples):
     assert events.split_fetched(loaders.contents_of(batch))[0] == samples
-
-
-class LooksAhead:
-    """As Accelerate's and timm's loaders do: the next batch is there before this one is given."""
-
-    def __init__(self, loader):
-        self.loader = loader
-
-    def __iter__(self):
-        batches = iter(self.loader)
-        ahead = next(batches)
-        for batch in batches:
-            yield ahead
-            ahead = batch
-        yield ahead
 
 
 def test_a_loader_that_looks_ahead_gives_as_many_samples_as_it_has(traced):

@@ -80,6 +80,10 @@ def test_a_plain_generator_leaves_input_wait_unmeasured(runs):
     assert ran["step_time_ms"] == pytest.approx(ran["traced_step_time_ms"])
 
 
+def test_layers_in_a_list_are_forward_where_the_model_itself_is_never_called(runs):
+    assert runs["flow_log_prob"]["forward_ms"] > 0
+
+
 @pytest.mark.parametrize("name", ["cnn_train_validate", "nanogpt", "gcn_full_batch"])
 def test_evaluation_is_between_steps(runs, name):
     ran = runs[name]

@@ -50,6 +50,30 @@ def test_a_plain_loop_says_once_what_is_off_and_what_could_be_on(traced):
     assert settings.num_workers is None
 
 
+class Orthogonal(torch.optim.Optimizer):
+    """One of a script's own, which has no fused form."""
+
+    def __init__(self, parameters):
+        super().__init__(parameters, {"lr": 0.1})
+
+    def step(self, closure=None):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("fused", "can_fuse", "is_fused"), [(True, False, False), (False, True, False)]
+)
+def test_of_two_optimizers_one_that_is_fused_does_not_speak_for_the_other(
+    fused, can_fuse, is_fused
+):
+    weight, bias = nn.Linear(2, 2).parameters()
+    found = torch_settings.of_optimizers(
+        [torch.optim.SGD([bias], 0.1, fused=fused), Orthogonal([weight])]
+    )
+    assert found["optimizer"] == "SGD + Orthogonal"
+    assert (found["optimizer_can_fuse"], found["optimizer_is_fused"]) == (can_fuse, is_fused)
+
+
 def test_autocast_that_the_model_turns_on_inside_its_forward_is_seen(traced):
     class Net(nn.Module):
         def __init__(self):

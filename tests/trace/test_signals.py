@@ -124,8 +124,8 @@ def storm(kind, send):
             forget()
             time.sleep(moments.uniform(0, LONGEST_S))
             sent += 1
-            before = rounds
             send()
+            before = rounds
             while not ready.wait(0.01):
                 if rounds > before + 2:  # it was raised long ago
                     dropped.append(passed())

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from traceml.diagnose.all_rules import all_rules
 from traceml.diagnose.finding_order import has_verdict, order_findings
-from traceml.diagnose.nodes import ask
+from traceml.diagnose.nodes import ask, name_machines
 from traceml.diagnose.one_off_stalls import with_stalls
 from traceml.diagnose.time_account import settle
 from traceml.diagnose.user_code import name_lines
@@ -32,7 +32,8 @@ def diagnose(facts: Facts) -> Diagnosis:
     rules = all_rules()
     found = [finding for rule in rules.checks if (finding := ask(rule, facts)) is not None]
     found += [rules.fallback(each, facts) for each in Section if not has_verdict(each, found)]
-    told = order_findings(settle(facts, [_told_of_steps(finding, facts) for finding in found]))
+    found = [name_machines(_told_of_steps(finding, facts), facts) for finding in found]
+    told = order_findings(settle(facts, found))
     sections = {section: tuple(f for f in told if f.section is section) for section in Section}
     return Diagnosis(primary(sections), sections)
 

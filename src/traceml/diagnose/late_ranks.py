@@ -13,7 +13,7 @@ from traceml.facts.facts import Facts
 from traceml.facts.job import Job
 from traceml.facts.stragglers import Against, Straggler, excess_share, lost_s
 from traceml.model.evidence import Evidence, Piece, as_number, as_share, as_words, in_ms
-from traceml.model.finding import Finding, Kind, Section, Severity
+from traceml.model.finding import Finding, Kind, Section, Severity, StepSpan
 from traceml.model.parallel_place import common_place
 from traceml.model.phase import COMPUTE, Phase
 from traceml.model.quantities import count, duration
@@ -125,7 +125,7 @@ def find(facts: Facts, kind: Kind, action: Callable[[Facts, Late], str]) -> Find
         kind=kind,
         section=Section.STEP_TIME,
         severity=_severity(facts, worst) or Severity.WARNING,
-        claim=f"{_claim(facts.job, late)}{_why(facts, worst)}",
+        claim=f"{_claim(facts.job, late)}{_why(facts, worst, is_alone=len(late.ranks) == 1)}",
         action=f"{node_words(facts, nodes) if nodes else ''}{action(facts, late)}",
         phase=late.phase,
         share=worst.own.excess_s / worst.typical_s,
@@ -133,6 +133,7 @@ def find(facts: Facts, kind: Kind, action: Callable[[Facts, Late], str]) -> Find
         ranks=late.ranks,
         nodes=nodes.names if nodes else (),
         lost_s_per_step=late.lost_s,
+        steps=None if worst.since_step is None else StepSpan(worst.since_step),
         evidence=Evidence(
             *(node_evidence(facts, nodes) if nodes else ()),
             *_evidence(facts.job, late),
@@ -312,7 +313,7 @@ def _where(late: Late) -> str:
     return against
 
 
-def _why(facts: Facts, late: Straggler) -> str:
+def _why(facts: Facts, late: Straggler, is_alone: bool) -> str:
     """Returns a sentence on CPU time or core wait that explains the excess; empty where neither
     does."""
     if facts.clock != "cpu" or late.cpu is None:
@@ -330,7 +331,8 @@ def _why(facts: Facts, late: Straggler) -> str:
         (waited_s, f"waits {duration(waited_s)} longer for a CPU core"),
     ]
     told = [words for part_s, words in reasons if part_s >= TOLD * excess_s]
-    return f" Its training thread {' and '.join(told)} per step." if told else ""
+    who = "Its training thread" if is_alone else f"The training thread of rank {late.rank}"
+    return f" {who} {' and '.join(told)} per step." if told else ""
 
 
 def _scheduled(facts: Facts, late: Straggler) -> tuple[Piece, ...]:

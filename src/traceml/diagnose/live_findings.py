@@ -43,7 +43,8 @@ class LiveFinding:
 
     finding: Finding
     since_step: int
-    """The step since which it holds, as far back as the window reaches."""
+    """The step since which it held when it was first shown: its own, or as far back as the window
+    reaches."""
     first_ranks: tuple[int, ...] = ()
     """The ranks that it named at first: another straggler is another finding."""
 
@@ -306,6 +307,8 @@ def share_now(finding: Finding, facts: Facts) -> float | None:
 
 
 def _since(finding: Finding, recent: RecentFacts) -> int:
+    if finding.steps is not None:
+        return finding.steps.first
     table = recent.whole.step_table
     if finding.section is not Section.STEP_TIME or table is None:
         return _first_step(recent.whole)

@@ -8,7 +8,7 @@ from traceml.diagnose.thresholds import Threshold
 from traceml.facts.facts import Facts
 from traceml.facts.few_steps import FewSteps, few_steps
 from traceml.model.evidence import Evidence, as_words, in_ms
-from traceml.model.finding import Finding, Kind, Severity
+from traceml.model.finding import Finding, Kind, Severity, StepSpan
 from traceml.model.phase import Phase
 from traceml.model.quantities import duration
 
@@ -46,6 +46,7 @@ def stalled(finding: Finding, few: FewSteps | None, warn: Threshold, cause: str)
             f"{duration(few.other_step_s)}."
         ),
         is_one_off=True,
+        steps=StepSpan(min(few.numbers), max(few.numbers)),
         evidence=Evidence(
             *finding.evidence.pieces,
             as_words("stalled_steps", ", ".join(map(str, few.numbers))),

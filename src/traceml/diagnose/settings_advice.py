@@ -46,6 +46,15 @@ def is_float16(settings: Settings) -> bool | None:
     return False if is_half(settings) is not None else None
 
 
+def against_overflow(settings: Settings) -> str:
+    """Returns a clause on overflow at 65,504; empty where the run does not use float16."""
+    kinds = (settings.autocast_dtype, settings.parameter_dtype)
+    if "float16" in kinds:
+        scaler = "" if settings.has_grad_scaler else ", or with a GradScaler"
+        return f"; float16 overflows above 65,504: try bfloat16{scaler}"
+    return "; if it trains in float16, try bfloat16" if None in kinds else ""
+
+
 def lower_precision(settings: Settings, tf32: bool = True) -> str:
     """Recommends a lower precision; with TF32 where it is off."""
     half = is_half(settings)

@@ -42,7 +42,7 @@ def wants_looks(facts: Facts, found: Sequence[Finding]) -> bool:
     if facts.clock == "cpu" and (blocked_share(facts) or 0.0) >= BLOCKED_SHARE:
         return True
     times = facts.mean
-    parts_s = [unexplained_s(times), outside_steps_s(times)]
+    parts_s = [times.residual_s, outside_steps_s(times)]  # the residual with what is unmeasured
     least_s = max(WORTH_LOOKING * (times.step_s or 0.0), WORTH_LOOKING_S)
     return any(part_s is not None and part_s >= least_s for part_s in parts_s)
 
@@ -111,7 +111,7 @@ def _code_of(facts: Facts, finding: Finding) -> tuple[PhaseCode | None, float | 
     if code is CodeScope.WHOLE_STEP:
         return seen.all_phases, facts.mean.cpu_step_s
     if code is CodeScope.REST:
-        return seen.phases.get(Phase.RESIDUAL.value), unexplained_s(facts.mean)
+        return seen.phases.get(Phase.RESIDUAL.value), facts.mean.residual_s
     if code is CodeScope.FETCHES and not facts.loader.workers:
         return seen.phases.get(Phase.INPUT.value), facts.mean.cpu_input_s
     if code is CodeScope.LATE_PHASE:
@@ -138,7 +138,7 @@ def host_s(facts: Facts, phase: str) -> float | None:
     if phase == BETWEEN:
         return outside_steps_s(facts.mean)
     if phase == Phase.RESIDUAL.value:
-        return unexplained_s(facts.mean)
+        return facts.mean.residual_s
     if phase == Phase.INPUT.value:
         return facts.mean.cpu_input_s
     return facts.mean_s(Phase(phase))

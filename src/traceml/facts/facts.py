@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TypeVar
 
+from traceml.facts.analysed_attempts import AnalysedAttempts
 from traceml.facts.attempts import Attempt
 from traceml.facts.goodput import Goodput
 from traceml.facts.gpu_idle import MIN_RECORDED_STEPS, GpuIdle, RecordedBusy, gpu_idle
@@ -46,7 +47,14 @@ class StepWindow:
     last_step: int | None = None
     warmup_steps: int = 0
     steps_taken: int = 0
-    """Complete steps of the rank that took the most."""
+    """Complete steps of the rank that took the most, in each attempt."""
+    attempts: AnalysedAttempts | None = None
+    """Which attempts they are of; `None` where that is all that took steps."""
+
+    @property
+    def steps_in_attempts(self) -> int:
+        """The steps that were taken in the attempts that are analysed."""
+        return self.steps_taken if self.attempts is None else self.attempts.steps
 
 
 @dataclass(frozen=True, slots=True)

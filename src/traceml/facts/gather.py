@@ -2,54 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache
 from itertools import groupby
 from operator import attrgetter
 from statistics import fmean
 
 import numpy as np
 
-from traceml.facts.attempts import find_attempts
+from traceml.facts.analysed_attempts import (
+    AnalysedAttempts,
+    StepsByAttempt,
+    analysed_attempts,
+)
+from traceml.facts.attempts import Attempt, find_attempts
 from traceml.facts.facts import Facts, RankFacts, StepWindow
 from traceml.facts.goodput import goodput_of
 from traceml.facts.job import Job, ddp_facts, job_of
-from traceml.facts.layers import (
-    NORMS_OF_PARTS,
-    LayerProfile,
-    layer_profile,
-    sharding_of,
-    why_no_layers,
-)
+from traceml.facts.layers import layers_of_run
 from traceml.facts.loader import (
     flags_of_complete,
     loader_facts,
     queue_dry_share,
     syncs_per_step,
 )
-from traceml.facts.memory import RankMemory, processes_by_rank, rank_memory
-from traceml.facts.nodes import node_facts, thinned
+from traceml.facts.machines import machine_facts
+from traceml.facts.memory import RankMemory, processes_by_rank, rank_memory, sampled_while
+from traceml.facts.nodes import node_facts
 from traceml.facts.pipeline import pipeline_of
-from traceml.facts.sensors import (
-    HostFacts,
-    ProcessFacts,
-    during,
-    host_facts,
-    oom_kills,
-    process_facts,
-    with_gpu_use,
+from traceml.facts.series import (
+    MIN_SEGMENT_STEPS,
+    Slowdown,
+    StepTimeSeries,
+    describe_series,
+    find_slowdown,
 )
-from traceml.facts.series import Slowdown, StepTimeSeries, describe_series, find_slowdown
 from traceml.facts.settings import settings_of, uneven_settings
 from traceml.facts.stability import stability
-from traceml.facts.step_stretches import (
-    NO_STRETCHES,
-    StepStretches,
-    Stretches,
-    step_stretches,
-    together,
-)
 from traceml.facts.step_table import (
     RankSteps,
     StepTable,
@@ -65,16 +54,10 @@ from traceml.facts.times import NO_TIMES, StepTimes, mean_times, parts_by_block,
 from traceml.facts.uneven_work import UnevenWork, uneven_work
 from traceml.facts.user_time import user_time
 from traceml.model import record_layout
-from traceml.model.environment import DEEP
 from traceml.model.parallel_place import ParallelPlace
-from traceml.model.phase import Phase
 from traceml.model.rank import Region
 from traceml.model.sample import Sample
-from traceml.model.settings import Settings
-from traceml.store.records import NodeRecords, RankRecords, RunRecords
-
-MAX_RANKS_KEPT = 64
-"""Ranks of which it is kept when they took steps: those of one machine, and more."""
+from traceml.store.records import RankRecords, RunRecords
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,35 +83,25 @@ def gather(records: RunRecords, max_warmup: int | None = None) -> Facts:
     """
     complete = {rank.rank.rank: complete_steps(rank) for rank in records.ranks}
     taken = {rank.rank.rank: _steps_taken(rank, complete[rank.rank.rank]) for rank in records.ranks}
-    every = complete
-    if records.step_traces:
-        complete = without_recorded(complete, records)
-    used = [rank for rank in records.ranks if taken[rank.rank.rank]]
-    table = step_table(used, [complete[rank.rank.rank] for rank in used], max_warmup)
-    places = [rank.place for rank in used]
-    steps = _measure_steps(table, max(taken.values(), default=0), places)
-    times = steps.times or {}
-    mean = mean_times(tuple(times.values()))
-    span = _training_time(records.ranks)
-    training = during(records.samples, *span)
-    samples = during(records.samples_of_all_nodes, *span) or records.samples_of_all_nodes
-    stretches_of = _stretches_of_rank(records.ranks, complete, table)
-    host = with_gpu_use(
-        host_facts(records.samples, training),
-        records.samples,
-        _steps_on_gpu(_on_sampled_gpus(records), stretches_of),
-        mean.wall_s or 0.0,
-    )
-    hosts, processes = _machines(records, span, stretches_of, mean.wall_s or 0.0)
-    threads = thread_times(samples, {rank: each.wall_s for rank, each in times.items()})
-    flags = flags_of_complete(records.ranks)
+    measured = without_recorded(complete, records) if records.step_traces else complete
     ended = stability(records)
     attempts = find_attempts(records, ended)
-    memory = _memory(records, samples, complete)
+    analysed = analysed_attempts(attempts) if records.attempt_firsts else None
+    used, used_steps = _used(records, measured, taken, attempts, analysed)
+    table = step_table(used, used_steps, max_warmup)
+    places = [rank.place for rank in used]
+    in_all = sum(each.steps for each in attempts) or max(taken.values(), default=0)
+    steps = _measure_steps(table, StepWindow(steps_taken=in_all, attempts=analysed), places)
+    times = steps.times or {}
+    mean = mean_times(tuple(times.values()))
+    machines = machine_facts(records, measured, table, mean.wall_s or 0.0)
+    threads = thread_times(machines.samples, {rank: each.wall_s for rank, each in times.items()})
+    flags = flags_of_complete(records.ranks)
+    memory = _memory(records, machines.samples, measured, attempts)
     settings = settings_of(records.ranks)
     return Facts(
         ranks=tuple(
-            _rank_facts(rank, every[rank.rank.rank], times, memory) for rank in records.ranks
+            _rank_facts(rank, complete[rank.rank.rank], times, memory) for rank in records.ranks
         ),
         window=steps.window,
         clock=None if table is None else table.clock,
@@ -140,15 +113,16 @@ def gather(records: RunRecords, max_warmup: int | None = None) -> Facts:
         pipeline=pipeline_of(steps.job, steps.by_rank, places),
         threads=threads,
         series=steps.series,
-        slowdown=_with_core_wait(steps.slowdown, table, used, samples),
+        slowdown=_with_core_wait(
+            _with_attempt(steps.slowdown, attempts), table, used, machines.samples
+        ),
         regions=_sum_regions(records.ranks),
         loader=loader_facts(records.ranks, mean, table, flags),
         ddp=ddp_facts(records.ranks),
         queue_dry_share=queue_dry_share(flags),
         syncs_per_step=syncs_per_step(records.ranks),
-        # A kill for want of memory comes after the last step.
-        host=replace(host, oom_kills=oom_kills(records.samples)),
-        processes=processes,
+        host=machines.host,
+        processes=machines.processes,
         user_time=user_time(records.stack_bursts, used, steps.window.warmup_steps),
         reason_without_steps=_reason_without_steps(records, taken),
         stability=ended,
@@ -156,17 +130,37 @@ def gather(records: RunRecords, max_warmup: int | None = None) -> Facts:
         goodput=goodput_of(records, attempts),
         settings=settings,
         uneven_settings=uneven_settings(records.ranks),
-        layers=_layers(records, used, settings, mean, steps.window.steps_taken),
+        layers=layers_of_run(records, used, settings, mean, steps.window.steps_taken, attempts),
         step_traces=step_trace_facts(records.step_traces, table),
         nodes=node_facts(
             records.nodes,
             {rank.rank.rank: rank.rank for rank in records.ranks},
             times,
             table,
-            hosts,
+            machines.hosts,
             is_over=records.ending is not None,
         ),
     )
+
+
+def _used(
+    records: RunRecords,
+    measured: Mapping[int, RankSteps],
+    taken: Mapping[int, int],
+    attempts: Sequence[Attempt],
+    analysed: AnalysedAttempts | None,
+) -> tuple[list[RankRecords], list[RankSteps]]:
+    """Returns the ranks that the step table holds, and the steps of each that may be in it."""
+    used = [rank for rank in records.ranks if taken[rank.rank.rank]]
+    if analysed is None:
+        return used, [measured[rank.rank.rank] for rank in used]
+    by_attempt = StepsByAttempt(attempts)
+    found = [
+        by_attempt.select(rank, measured[rank.rank.rank], analysed.numbers)
+        for rank in used
+        if rank.rank.rank in analysed.ranks
+    ]
+    return [rank for rank, _ in found], [steps for _, steps in found]
 
 
 def _rank_facts(
@@ -188,142 +182,36 @@ def _rank_facts(
     )
 
 
-def _layers(
-    records: RunRecords,
-    used: Sequence[RankRecords],
-    settings: Settings,
-    mean: StepTimes,
-    steps_taken: int,
-) -> LayerProfile:
-    """Returns the layers of the run; a deep profile without any says why, and one of parameters
-    that are spread over ranks what its gradient norms are of."""
-    found = layer_profile(
-        records.layers,
-        {rank.rank.pid: rank.rank.rank for rank in records.ranks},
-        next((rank.rank.device_name for rank in used), None),
-        settings,
-    )
-    is_sliced = any(rank.place.tensor_slice for rank in used)
-    spread_by = sharding_of(settings) or ("tensor parallelism" if is_sliced else "")
-    if spread_by and len(used) > 1 and found.gradients.steps:
-        found = replace(found, notes=(*found.notes, NORMS_OF_PARTS.format(how=spread_by)))
-    if records.manifest.profile != DEEP or found.layers or found.notes or not steps_taken:
-        return found
-    return replace(found, notes=(why_no_layers(mean.phase(Phase.FORWARD), steps_taken),))
-
-
 def _memory(
-    records: RunRecords, samples: Sequence[Sample], complete: Mapping[int, RankSteps]
-) -> dict[int, RankMemory]:
-    """Returns the memory of each rank, without what our own recordings took."""
-    sampled, recorded = processes_by_rank(samples), recorded_steps(records)
-    return {
-        number: rank_memory(rank, sampled.get(number, ()), steps, recorded.get(number, ()))
-        for rank in records.ranks
-        for number, steps in [(rank.rank.rank, complete[rank.rank.rank])]
-    }
-
-
-def _machines(
     records: RunRecords,
-    span: tuple[float, float],
-    stretches_of: Callable[[int], StepStretches],
-    wall_s: float,
-) -> tuple[dict[str, HostFacts], tuple[ProcessFacts, ...]]:
-    """Returns what the samples of each machine of several say about it, by its name, and about the
-    ranks' processes, by rank; `wall_s` is the mean step.
+    samples: Sequence[Sample],
+    complete: Mapping[int, RankSteps],
+    attempts: Sequence[Attempt],
+) -> dict[int, RankMemory]:
+    """Returns the memory of each rank, without what our own recordings took.
 
-    Machine by machine: when ranks took steps is needed for both, and is not kept of all ranks.
+    Whether it grows is judged within one attempt: a process that is started again has other
+    memory.
     """
-
-    def processes_in(samples: Sequence[Sample]) -> tuple[ProcessFacts, ...]:
-        during_span = during(samples, *span) or samples
-        return process_facts(during_span, lambda rank: stretches_of(rank).every)
-
-    if not records.nodes:
-        return {}, processes_in(records.samples)
-    ranks = {rank.rank.rank: rank for rank in records.ranks}
-    hosts: dict[str, HostFacts] = {}
-    processes: list[ProcessFacts] = []
-    for node in records.nodes:
-        on_gpus = [ranks[rank] for rank in node.ranks if ranks[rank].rank.is_on_gpu]
-        ran_on = _steps_on_gpu(on_gpus, stretches_of)
-        hosts[node.state.name] = _host_of(node, len(records.nodes), span, ran_on, wall_s)
-        processes += processes_in(node.samples)
-    return hosts, tuple(sorted(processes, key=attrgetter("rank")))
-
-
-def _host_of(
-    node: NodeRecords,
-    nodes: int,
-    span: tuple[float, float],
-    ran_on: Callable[[str], Stretches],
-    wall_s: float,
-) -> HostFacts:
-    """Returns one of so many machines; `ran_on` maps a GPU's UUID to when steps ran on it."""
-    samples = thinned(node.samples, nodes)
-    host = host_facts(samples, during(samples, *span))
-    # A kill for want of memory comes after the last step.
-    return replace(with_gpu_use(host, samples, ran_on, wall_s), oom_kills=oom_kills(node.samples))
-
-
-def _on_sampled_gpus(records: RunRecords) -> list[RankRecords]:
-    """Returns the ranks that may train on a GPU that was sampled: those of the sampled machine.
-
-    It is the machine of the ranks whose processes were sampled; every rank's where none was.
-    """
-    sampled = {process.rank for sample in records.samples for process in sample.processes}
-    machines = {rank.rank.hostname for rank in records.ranks if rank.rank.rank in sampled}
-    return [
-        rank
-        for rank in records.ranks
-        if rank.rank.is_on_gpu and (not machines or rank.rank.hostname in machines)
-    ]
-
-
-def _steps_on_gpu(
-    ranks: Sequence[RankRecords], stretches_of: Callable[[int], StepStretches]
-) -> Callable[[str], Stretches]:
-    """Returns a function from a GPU's UUID to the time in which analyzed steps ran on it.
-
-    A rank that does not report its GPU counts for every GPU.
-    """
-
-    @cache
-    def any_ran(numbers: tuple[int, ...]) -> Stretches:
-        return together([stretches_of(number).analyzed for number in numbers])
-
-    def ran_on(uuid: str) -> Stretches:
-        known = (each.rank for each in ranks)
-        return any_ran(
-            tuple(rank.rank for rank in known if not rank.device_uuid or rank.trains_on(uuid))
-        )
-
-    return ran_on
-
-
-def _stretches_of_rank(
-    ranks: Sequence[RankRecords], complete: Mapping[int, RankSteps], table: StepTable | None
-) -> Callable[[int], StepStretches]:
-    """Returns a function from a rank to when it took steps; one without records took none."""
-    known = {rank.rank.rank: rank for rank in ranks}
-    first = 0 if table is None else int(table.numbers[0]) - 1
-
-    @lru_cache(MAX_RANKS_KEPT)
-    def stretches_of(number: int) -> StepStretches:
-        rank = known.get(number)
-        if rank is None:
-            return StepStretches(NO_STRETCHES, NO_STRETCHES)
-        return step_stretches(rank.rank, complete[number], rank.blocks, first)
-
-    return stretches_of
+    sampled, recorded = processes_by_rank(samples), recorded_steps(records)
+    by_attempt, found = StepsByAttempt(attempts), {}
+    for rank in records.ranks:
+        number = rank.rank.rank
+        theirs, steps, ours = sampled.get(number, ()), complete[number], recorded.get(number, ())
+        found[number] = rank_memory(rank, theirs, steps, ours)
+        if records.attempt_firsts:
+            part, steps = by_attempt.select(rank, steps, (by_attempt.longest(number),))
+            trends = rank_memory(part, sampled_while(theirs, part, steps), steps, ours).trends
+            found[number] = replace(found[number], trends=trends)
+    return found
 
 
 def _measure_steps(
-    table: StepTable | None, steps_taken: int, places: Sequence[ParallelPlace]
+    table: StepTable | None, taken: StepWindow, places: Sequence[ParallelPlace]
 ) -> _Steps:
+    """Returns what the table says; of `taken`, what the run took is known already."""
     if table is None:
-        return _Steps(StepWindow(steps_taken=steps_taken))
+        return _Steps(taken)
     rank_sums, block_sums = add_up(table)
     by_rank = times_by_rank(rank_sums, table)
     over_ranks = table.over_ranks()
@@ -334,7 +222,7 @@ def _measure_steps(
     job = job_of(table, by_rank, places)
     uneven = uneven_work(job) if len(by_rank) > 1 else None
     return _Steps(
-        window=_window(table, steps_taken),
+        window=_window(table, taken),
         times=dict(zip(table.ranks, by_rank, strict=True)),
         job=job if uneven is None else replace(job, extra_work_s=uneven.extra_s),
         uneven_work=uneven,
@@ -353,6 +241,19 @@ def _slowdown(table: StepTable) -> Slowdown | None:
     step_s = mean_over_ranks(table.step())
     seen = np.isfinite(step_s)
     return find_slowdown(step_s[seen], table.numbers[seen])
+
+
+def _with_attempt(slowdown: Slowdown | None, attempts: Sequence[Attempt]) -> Slowdown | None:
+    """Adds the attempt that began when steps became slower, give or take as many steps as the onset
+    may lie beside it."""
+    if slowdown is None:
+        return None
+    near = (
+        each.number
+        for each in attempts[1:]
+        if each.steps and abs(each.first_number + 1 - slowdown.onset_step) < MIN_SEGMENT_STEPS
+    )
+    return replace(slowdown, attempt=next(near, None))
 
 
 def _with_core_wait(
@@ -382,7 +283,7 @@ def _with_core_wait(
     return replace(slowdown, core_wait_s=(waits[0], waits[1]))
 
 
-def _window(table: StepTable, steps_taken: int) -> StepWindow:
+def _window(table: StepTable, taken: StepWindow) -> StepWindow:
     older = min(
         (
             int(blocks["complete_steps"].sum()) + len(steps.index)
@@ -390,12 +291,12 @@ def _window(table: StepTable, steps_taken: int) -> StepWindow:
         ),
         default=0,
     )
-    return StepWindow(
+    return replace(
+        taken,
         steps_analyzed=older + len(table.numbers),
         first_step=1 if older else int(table.numbers[0]),
         last_step=int(table.numbers[-1]),
         warmup_steps=table.warmup,
-        steps_taken=steps_taken,
     )
 
 
@@ -413,18 +314,6 @@ def _steps_aborted(rank: RankRecords, complete: RankSteps) -> int:
 def _loop_s(rank: RankRecords) -> float:
     folded_ns = rank.blocks["wall_ns_sum"].sum() + rank.blocks["incomplete_wall_ns"].sum()
     return float(np.maximum(rank.steps["wall_ns"], 0).sum() + folded_ns) * 1e-9
-
-
-def _training_time(ranks: Sequence[RankRecords]) -> tuple[float, float]:
-    """Returns when the first step began and the last one ended, in wall-clock seconds."""
-    first, last = float("inf"), float("-inf")
-    for rank in ranks:
-        if len(rank.steps):
-            starts, wall_ns = rank.steps["start_ns"], rank.steps["wall_ns"][-1]
-            start_ns = rank.blocks[0]["start_ns"] if len(rank.blocks) else starts[0]
-            first = min(first, rank.rank.unix_s(int(start_ns)))
-            last = max(last, rank.rank.unix_s(int(starts[-1] + max(wall_ns, 0))))
-    return first, last
 
 
 def _sum_regions(ranks: Sequence[RankRecords]) -> tuple[Region, ...]:

@@ -220,6 +220,7 @@ def _evaluated(steps: Sequence[_StackSeen], moments: SampleMoments) -> frozenset
     looks = np.array([each.sample.looks for each in steps])
     # Where the machine is busy, a moment may be wrong by far; an evaluation takes no gradients.
     may_be = np.array([each.sample.phase not in _OF_TRAINING for each in steps])
+    may_be &= ~moments.is_after_evaluation
     early = np.flatnonzero(may_be & has_evaluation & (moments.offset_s < moments.evaluation_s))
     if looks[moments.is_warm & ~has_evaluation].sum() < MIN_PLAIN_LOOKS:
         return frozenset(early.tolist())
@@ -236,7 +237,8 @@ def _evaluated(steps: Sequence[_StackSeen], moments: SampleMoments) -> frozenset
     led = [
         place
         for place, path in enumerate(paths)
-        if any(path[:depth] in ways for depth in range(1, len(path) + 1))
+        if not moments.is_after_evaluation[place]
+        and any(path[:depth] in ways for depth in range(1, len(path) + 1))
     ]
     return frozenset(led or early.tolist())
 
@@ -306,9 +308,8 @@ class _CallTree:
     def calls(self, least: float) -> tuple[HostCall, ...]:
         """Returns the calls with so many samples; what is above such a call has as many."""
         looks = self.looks
-        kept = {place: number for number, place in enumerate(
-            place for place, found in enumerate(looks) if found >= least
-        )}  # fmt: skip
+        frequent = [place for place, found in enumerate(looks) if found >= least]
+        kept = {place: number for number, place in enumerate(frequent)}
         own = dict.fromkeys(kept, 0)
         for place in kept:
             own[place] += looks[place]

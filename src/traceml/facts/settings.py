@@ -46,7 +46,8 @@ def _accumulation(rank: RankRecords, batch_size: int | None) -> int | None:
     """Returns the number of micro-batches per optimizer step.
 
     Backward passes alone do not tell: a GAN has several per batch. Where the batches of a step were
-    counted too, it is the smaller of the two numbers.
+    counted too, it is the smaller of the two numbers. Where they were not, and several optimizers
+    step in a step, it is not known: each may have a backward pass of its own.
     """
     steps = rank.steps[(rank.steps["flags"] & NO_STEP) == 0]
     if not len(steps):
@@ -55,4 +56,6 @@ def _accumulation(rank: RankRecords, batch_size: int | None) -> int | None:
     samples = float(np.median(steps["samples"]))
     if batch_size and samples > 0:
         counted.append(samples / batch_size)
+    elif np.median(steps["optimizer_steps"]) > 1:
+        return None
     return max(1, round(min(counted))) if counted[0] > 0 else None

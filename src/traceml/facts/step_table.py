@@ -21,7 +21,7 @@ from traceml.facts.robust_statistics import known_median
 from traceml.model.phase import IN_BETWEEN, IN_BODY, Phase
 from traceml.store.records import RankRecords
 from traceml.store.step_columns import StepColumns, columns_of
-from traceml.store.step_records import WIDE, incomplete_so_far, is_incomplete
+from traceml.store.step_records import WIDE, is_incomplete, record_numbers
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -86,28 +86,6 @@ def complete_steps(records: RankRecords) -> RankSteps:
     found = RankSteps(record_numbers(records), columns_of(records.steps))
     incomplete = is_incomplete(found.columns)
     return found.take(np.flatnonzero(~incomplete)) if incomplete.any() else found
-
-
-def record_numbers(records: RankRecords) -> Ints:
-    """Returns the number, from 0, of the complete step that each record of a rank holds.
-
-    An incomplete record has the number of the complete step after it. A lost step keeps its number.
-    """
-    folded, folded_complete = (
-        int(records.blocks[name].sum()) for name in ("steps", "complete_steps")
-    )
-    numbers = _counted_on(records.steps["sequence"], folded) - (folded - folded_complete)
-    return numbers - incomplete_so_far(records.steps)
-
-
-def _counted_on(sequence: npt.NDArray[np.uint64], folded: int) -> Ints:
-    """Returns each record's number from 0; a restarted rank continues where it ended before."""
-    numbers = sequence.astype(np.int64) - 1
-    if len(numbers):
-        numbers += max(0, folded - int(numbers[0]))
-    for restart in np.flatnonzero(numbers[1:] <= numbers[:-1]) + 1:
-        numbers[restart:] += numbers[restart - 1] + 1 - numbers[restart]
-    return numbers
 
 
 @dataclass(frozen=True, slots=True)

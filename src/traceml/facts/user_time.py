@@ -142,7 +142,9 @@ class SampleMoments:
     is_training: Bools
     """In a complete step after warm-up that has little evaluation and saving in it."""
     is_between: Bools
-    """Outside what the user marked as the step."""
+    """Outside what the user marked as the step, or between an evaluation and the next batch."""
+    is_after_evaluation: Bools
+    """Of these, those of the latter kind."""
     offset_s: Floats
     """Since the step's record began."""
     evaluation_s: Floats
@@ -158,7 +160,7 @@ def sample_moments(samples: Sequence[StackSample], rank: RankRecords, warmup: in
     steps = rank.steps
     if not samples or not len(steps):
         none, zero = np.zeros(len(samples), dtype=bool), np.zeros(len(samples))
-        return SampleMoments(none, none, zero, zero, none)
+        return SampleMoments(none, none, none, zero, zero, none)
     starts = steps["start_ns"]
     began_ns = int(rank.blocks[0]["start_ns"]) if len(rank.blocks) else int(starts[0])
     other_ns = np.maximum(steps["evaluation_ns"], 0) + np.maximum(steps["checkpoint_ns"], 0)
@@ -174,12 +176,16 @@ def sample_moments(samples: Sequence[StackSample], rank: RankRecords, warmup: in
     is_warm = (step >= warmup) | (rank.earlier_steps > 0 or len(rank.blocks) > 0)
     is_seen = (step >= 0) & (offset_ns <= wall_ns)
     is_inside = is_seen & is_complete & is_warm
-    is_training = is_explicit | (other_ns[step] <= MAX_OTHER_SHARE * wall_ns)
+    is_outside = offset_ns < wall_ns - inside_ns[step]
+    # What an explicit step leaves out comes before it; else there is such time after an evaluation.
+    is_after = (taken["evaluation_ns"] > 0) & (offset_ns >= other_ns[step]) & ~is_explicit
+    is_between = is_outside & (is_explicit | is_after)
+    is_training = is_between | is_explicit | (other_ns[step] <= MAX_OTHER_SHARE * wall_ns)
     evaluation_ns = np.where(is_seen, np.maximum(taken["evaluation_ns"], 0), 0)
     return SampleMoments(
         is_training=is_folded | (is_inside & is_training),
-        # What an explicit step leaves out comes before it.
-        is_between=is_inside & is_explicit & (offset_ns < wall_ns - inside_ns[step]),
+        is_between=is_inside & is_between,
+        is_after_evaluation=is_inside & is_outside & is_after,
         offset_s=offset_ns * 1e-9,
         evaluation_s=evaluation_ns * 1e-9,
         is_warm=is_folded | is_inside,

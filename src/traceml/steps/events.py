@@ -29,7 +29,7 @@ FORWARD = PHASE_PLACES[Phase.FORWARD]
 BACKWARD = PHASE_PLACES[Phase.BACKWARD]
 OPTIMIZER = PHASE_PLACES[Phase.OPTIMIZER]
 COMMUNICATION = PHASE_PLACES[Phase.COMMUNICATION]
-TOTALS = len(MEASURED) + 14
+TOTALS = len(MEASURED) + 16
 (
     GRAPH,
     CHECKPOINT,
@@ -45,7 +45,12 @@ TOTALS = len(MEASURED) + 14
     RECEIVED,
     BACKWARDS,
     STEPS,
+    CLOSURE,
+    AFTER_EVALUATION,
 ) = range(len(MEASURED), TOTALS)
+"""`CLOSURE` is what an optimizer's closure spends outside all other phases: part of the rest.
+`AFTER_EVALUATION` passes between steps and is nobody's: from an evaluation's end to the next
+fetch."""
 
 BODY = tuple(PHASE_PLACES[phase] for phase in MEASURED if phase is not Phase.INPUT)
 """The phases of the body, in the order of their fields in a record."""
@@ -93,8 +98,9 @@ MAY_BE_UNMEASURED = (*PHASE_PLACES.values(), GRAPH, COLLATE, SAMPLES, ELEMENTS, 
     REACH_MARK,  # the GPU has passed a mark: nanoseconds since the mark that was told before
     LOSE_MARKS,  # no mark up to this one will be told of any more
     RECEIVE,  # other ranks sent their parts of a tensor (`all_to_all`): its elements
-) = range(1, 40)
-KINDS = 40
+    LEAVE_EVALUATION,  # a region ends that is named as an evaluation
+) = range(1, 41)
+KINDS = 41
 
 # Flags
 TIMED = 1
@@ -103,6 +109,8 @@ KNOWN_LOSS, AWAITED_LOSS = 2, 4
 """The argument is a loss, or the number of one that comes later."""
 EMPTY = 2
 QUEUE_WATCHED, QUEUE_DRY = 2, 4
+INSIDE_ANOTHER = 2
+"""Another optimizer's step has this one take its own, as that of SAM does."""
 HOLDS_BACKWARD, HOLDS_OPTIMIZER = 2, 4
 CAUSE_SHIFT = 8
 """A cause stands above the other flags."""

@@ -29,6 +29,7 @@ from traceml.model.record_layout import IDLE_CAUSES, ROUND_TRIP_NS
 from traceml.steps.events import (
     BACKWARD,
     CHECKPOINT,
+    CLOSURE,
     COMMUNICATION,
     COMPILE,
     EVALUATION,
@@ -269,5 +270,6 @@ def _phases(first: int, last: int, spans: Sequence[Span]) -> dict[int, int | Non
     under_way: list[Span] = []
     for mark in sorted(begun):
         under_way = [span for span in under_way if span[2] > mark] + begun[mark]
-        found[mark] = under_way[-1][0] if under_way else _OWN_CODE
+        phase = under_way[-1][0] if under_way else _OWN_CODE
+        found[mark] = _OWN_CODE if phase == CLOSURE else phase
     return found

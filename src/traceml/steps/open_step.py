@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from traceml.model.record_layout import NOT_MEASURED
-from traceml.steps.events import CHECKPOINT, EVALUATION, INPUT
+from traceml.steps.events import AFTER_EVALUATION, CHECKPOINT, EVALUATION, INPUT, SYNC, TOTALS
 
 Span = tuple[int, int, int, "int | None"]
 """A phase between two marks on the GPU's timeline, and the phase it lies inside, if any."""
@@ -23,6 +23,7 @@ class OpenStep:
         "allocated",
         "dry",
         "evaluated_at",
+        "evaluation_end",
         "fetch_over",
         "fetched",
         "fetched_at",
@@ -31,6 +32,7 @@ class OpenStep:
         "had_backward",
         "had_forward",
         "had_training_forward",
+        "is_exhausted",
         "is_torn",
         "later_loss",
         "loss",
@@ -78,15 +80,25 @@ class OpenStep:
         self.fetched_mark = mark
         self.snapshot = before
         self.snapshot_spans = len(self.spans)
-        self.fetched = self.fetch_over = False
+        self.fetched = self.fetch_over = self.is_exhausted = False
         self.had_backward = self.had_forward = self.had_training_forward = False
         self.evaluated_at: int | None = None
+        self.evaluation_end: tuple[int, int, int] | None = None
+        """Where an evaluation would end that goes on no longer: at the end of its last forward
+        pass, of its source or of its region; with the checkpoints, and the waits for the device, up
+        to then."""
+
+    def may_end_evaluation(self, now: int) -> None:
+        """If this turns out to be an evaluation, and nothing more of it comes, it ends here."""
+        self.evaluation_end = (now, self.totals[CHECKPOINT], self.totals[SYNC])
 
     def outside_body_ns(self) -> int:
-        """The time so far that is no part of the body: input wait, evaluation, checkpoints."""
+        """The time so far that is no part of the body: input wait, evaluation and what follows it,
+        checkpoints."""
         totals = self.totals
         waited = totals[INPUT]
-        return (waited if waited > 0 else 0) + totals[EVALUATION] + totals[CHECKPOINT]
+        between = totals[EVALUATION] + totals[AFTER_EVALUATION] + totals[CHECKPOINT]
+        return (waited if waited > 0 else 0) + between
 
     def as_plain(self) -> dict[str, Any]:
         """What JSON can hold."""
@@ -95,13 +107,23 @@ class OpenStep:
 
     @classmethod
     def from_plain(cls, plain: dict[str, Any]) -> OpenStep:
-        """The step that `as_plain` was made of."""
+        """The step that `as_plain` was made of, also an earlier version's, which knew of less."""
         step = cls(None, 0, [])
         for name in cls.__slots__:
-            setattr(step, name, plain[name])
+            if name in plain:
+                setattr(step, name, plain[name])
+        step.totals, step.snapshot = with_all_totals(step.totals), with_all_totals(step.snapshot)
         step.stepped = set(plain["stepped"])
         step.spans = [(phase, first, last, outer) for phase, first, last, outer in plain["spans"]]
         if plain["optimizer_end"] is not None:
             end, mark, totals, spans = plain["optimizer_end"]
-            step.optimizer_end = (end, mark, totals, spans)
+            step.optimizer_end = (end, mark, with_all_totals(totals), spans)
+        if step.evaluation_end is not None:
+            moment, saved, waited = step.evaluation_end
+            step.evaluation_end = (moment, saved, waited)
         return step
+
+
+def with_all_totals(totals: list[int]) -> list[int]:
+    """Returns totals with those that came later than the version that saved them."""
+    return totals + [0] * (TOTALS - len(totals))

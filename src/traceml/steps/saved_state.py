@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from traceml.model.record_layout import STATE_SLOTS
 from traceml.steps.losses import StepLosses
-from traceml.steps.open_step import OpenStep
+from traceml.steps.open_step import OpenStep, with_all_totals
 from traceml.steps.rows import Rows
 from traceml.steps.step_machine import MAX_CLOSINGS, StepMachine
 
@@ -110,6 +110,7 @@ def _from_plain(plain: dict[str, Any], limit: int) -> Saved:
     machine = StepMachine(limit)
     for name in _PLAIN:
         setattr(machine, name, plain[name])
+    machine.empty = with_all_totals(machine.empty)
     machine.collectives = plain.get("collectives")  # earlier versions saved none
     machine.backward_end = tuple(plain["backward_end"])
     if plain["local_gradients"] is not None:

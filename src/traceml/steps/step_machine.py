@@ -17,8 +17,11 @@ Where a step ends:
 - a replay of a CUDA graph that holds an optimizer step is one.
 
 What belongs to no step: batches that are fetched and never trained on (evaluation) and checkpoints
-are `between`. Whether a batch was for evaluation is known only when the next one is fetched, so
-everything since the last fetch is provisional: it can be taken back to the snapshot made there.
+are `between`. An evaluation ends with its last forward pass, when its source has no further batch,
+or with a region that is named as one, whichever is the last; what follows it, up to the next fetch,
+is `between` as well, and nobody's. Whether a batch was for evaluation is known only when the next
+one is fetched, so everything since the last fetch is provisional: it can be taken back to the
+snapshot made there.
 """
 
 from __future__ import annotations
@@ -37,10 +40,12 @@ from traceml.model.record_layout import (
 )
 from traceml.steps import events
 from traceml.steps.events import (
+    AFTER_EVALUATION,
     BACKWARD,
     BACKWARDS,
     BODY,
     CHECKPOINT,
+    CLOSURE,
     COLLATE,
     COMMUNICATION,
     COMPILE,
@@ -76,7 +81,7 @@ MAX_SOURCES = 256
 MAX_CLOSINGS = 16_384
 """Steps of which it is remembered at which event they ended."""
 
-_OUTSIDE_STEPS_TOO = (H2D, CHECKPOINT, COMMUNICATION)
+_OUTSIDE_STEPS_TOO = (H2D, CHECKPOINT, COMMUNICATION, CLOSURE)
 
 _ABORTED = int(StepFlag.ABORTED)
 _EXPLICIT = int(StepFlag.EXPLICIT)
@@ -318,8 +323,8 @@ class StepMachine:
 
     def begin_fetch(self, source: int, now: int, mark: int, flags: int) -> None:
         """A batch is asked for from a source."""
-        if self.frames:
-            self._drop_stale_frames()
+        if self.frames and not any(frame[0] == CLOSURE for frame in self.frames):
+            self._drop_stale_frames()  # a closure that fetches a batch goes on
         step = self.step
         is_going_on = step.fetched and not step.fetch_over and source == self.source
         if not is_going_on and not self.frames and not self.explicit.depth:  # else workers started
@@ -347,9 +352,11 @@ class StepMachine:
     def end_epoch(self, source: int, now: int, mark: int, flags: int) -> None:
         """The source had no further batch."""
         self.end(INPUT, now, mark)
-        self.step.fetch_over = True
+        step = self.step
+        step.fetch_over = step.is_exhausted = True
+        step.may_end_evaluation(now)
         if self.roles.get(source) is False:
-            self.step.had_forward = True  # what follows, up to the next fetch, ends the evaluation
+            step.had_forward = True  # this ends the evaluation
 
     def _settle(self, source: int, now: int, mark: int) -> None:
         """Decide what the time since the last fetch was: a step, evaluation, or neither yet."""
@@ -360,7 +367,7 @@ class StepMachine:
             self._forget_before(now, mark)
         elif self._was_evaluation(source):
             self.set_role(self.source or 0, self.roles.get(self.source or 0, False))
-            self._take_as_evaluation(now, mark)
+            self._take_as_evaluation(now, mark, source == self.source and not step.is_exhausted)
         elif step.stepped and not self.explicit.is_used:
             self.close(now, mark, 0)
         elif step.aborted and not self.explicit.is_used:
@@ -381,16 +388,23 @@ class StepMachine:
         step.start, step.start_mark = now, mark
         step.totals, step.spans = self.empty.copy(), []
 
-    def _take_as_evaluation(self, now: int, mark: int) -> None:
-        """Everything since the last fetch was evaluation (checkpoints in it stay checkpoints)."""
+    def _take_as_evaluation(self, now: int, mark: int, goes_on: bool = False) -> None:
+        """What came since the last fetch was evaluation, and what came after that if it does not go
+        on (checkpoints in it stay checkpoints)."""
         step = self.step
         totals, before = step.totals, step.snapshot
-        saved = totals[CHECKPOINT] - before[CHECKPOINT]
-        evaluated = totals[EVALUATION] - before[EVALUATION]
+        lasted = now - step.fetched_at - (totals[CHECKPOINT] - before[CHECKPOINT])
+        after = 0
+        if not goes_on and step.evaluation_end is not None:
+            end, saved, waited = step.evaluation_end
+            # Who waits for the device waits for the work of the evaluation that is still queued.
+            after = now - end - (totals[CHECKPOINT] - saved) - (totals[SYNC] - waited)
+            after = max(0, min(after, lasted - (totals[EVALUATION] - before[EVALUATION])))
         step.totals = before.copy()
         step.totals[CHECKPOINT] = totals[CHECKPOINT]
-        step.totals[EVALUATION] += max(now - step.fetched_at - saved, evaluated)
-        if step.fetched_mark and mark:
+        step.totals[EVALUATION] += max(lasted - after, totals[EVALUATION] - before[EVALUATION])
+        step.totals[AFTER_EVALUATION] += after
+        if step.fetched_mark and mark:  # on the GPU's timeline neither is a step's
             del step.spans[step.snapshot_spans :]
             step.spans.append((EVALUATION, step.fetched_mark, mark, None))
         step.make_provisional(now, mark, step.totals.copy())
@@ -428,7 +442,10 @@ class StepMachine:
     def end_forward(self, mode: int, now: int, mark: int, flags: int) -> None:
         """The model's call returned."""
         own = self.end(FORWARD, now, mark)
-        if mode == EVALUATING and not self.frames and self._is_for_training():
+        if self.frames:
+            return
+        self.step.may_end_evaluation(now)
+        if mode == EVALUATING and self._is_for_training():
             self._claim_evaluation(own, now)
 
     def end_evaluation(self, now: int, mark: int) -> None:
@@ -436,6 +453,11 @@ class StepMachine:
         step = self.step
         if step.fetched and not step.had_backward and not self.trains(self.source):
             self._take_as_evaluation(now, mark)
+
+    def leave_evaluation(self, _: int, now: int, mark: int, flags: int) -> None:
+        """What the script calls an evaluation ends: metrics after the last batch are part of it."""
+        if not self.frames and self.step.evaluation_end is not None:
+            self.step.may_end_evaluation(now)
 
     def trains(self, source: int | None) -> bool:
         """Whether a source is known to be for training."""
@@ -536,7 +558,8 @@ class StepMachine:
 
     def begin_optimizer(self, optimizer: int, now: int, mark: int, flags: int) -> None:
         """An optimizer steps."""
-        if self.frames and self.frames[-1][0] == OPTIMIZER:
+        is_inside = flags & events.INSIDE_ANOTHER
+        if self.frames and self.frames[-1][0] in (OPTIMIZER, CLOSURE) and not is_inside:
             self._drop_stale_frames()
         if optimizer in self.step.stepped and not self.explicit.is_used and not self.frames:
             self.close_at_optimizer_end()
@@ -814,6 +837,7 @@ def _handlers(machine: StepMachine) -> list[Handler]:
         (events.REACH_MARK, machine.reach_mark),
         (events.LOSE_MARKS, machine.lose_marks),
         (events.RECEIVE, machine.receive),
+        (events.LEAVE_EVALUATION, machine.leave_evaluation),
     ):
         found[kind] = handler
     return found

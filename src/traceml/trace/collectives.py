@@ -230,10 +230,14 @@ class Communication:
             return False
         self._session.recorder.note(BEGIN, COMMUNICATION)
         self._is_open = True
+        for tell in self._session.told_of_waiting:
+            tell(BEGIN)
         return True
 
     def _end_call(self) -> None:
         self._is_open = False
+        for tell in self._session.told_of_waiting:
+            tell(END)
         self._session.recorder.note(END, COMMUNICATION)
 
     def _is_trainings_own(self) -> bool:

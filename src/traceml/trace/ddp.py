@@ -195,10 +195,12 @@ class LastGradients:
 
 
 def _noting_gradients(session: Session) -> Callable[[], None]:
-    recorder = session.recorder
+    recorder, told = session.recorder, session.told_of_waiting
 
     def note() -> None:
         recorder.note(HAVE_LOCAL_GRADIENTS)
+        for tell in told:
+            tell(HAVE_LOCAL_GRADIENTS)
 
     return note
 

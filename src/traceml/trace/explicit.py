@@ -36,6 +36,7 @@ class ExplicitSteps:
             session.identify()
         if not recorder.is_explicit:
             recorder.is_explicit, recorder.optimizers = True, 1
+        session.find_new_modules()
         recorder.explicit_depth += 1
         recorder.note_boundary(ENTER_STEP)
 

@@ -27,12 +27,14 @@ from traceml.steps.events import (
     BEGIN_OPTIMIZER,
     END_BACKWARD,
     END_OPTIMIZER,
+    INSIDE_ANOTHER,
     QUEUE_DRY,
     QUEUE_WATCHED,
     optimizer_ended,
 )
 from traceml.trace import (
     checkpoints,
+    closures,
     copies,
     loaders,
     models,
@@ -50,7 +52,7 @@ from traceml.trace.interruptions import drop_our_frames
 from traceml.trace.loss import show_torch_to_c, watch_scaling
 from traceml.trace.loss_and_memory_sampler import LossAndMemorySampler
 from traceml.trace.open_trackers import look_for_runs
-from traceml.trace.optimizer_search import OptimizerSearch
+from traceml.trace.optimizer_search import OptimizerSearch, runs_inside_another_step
 from traceml.trace.parallel_place import PlaceReader
 from traceml.trace.profiler_turns import ProfilerTurns
 from traceml.trace.recorder import Recorder
@@ -60,6 +62,7 @@ from traceml.trace.script_params import ScriptParams
 from traceml.trace.session import Session
 from traceml.trace.settings import SettingsRecorder
 from traceml.trace.spending import Spending, watch_logging
+from traceml.trace.step_boundary import FetchWatch
 
 
 def install(session: Session) -> None:
@@ -94,8 +97,9 @@ def install(session: Session) -> None:
     look_for_runs(session)
     _watch_garbage_collection(session)
     turns = functools.cache(lambda: ProfilerTurns(session))
-    _prepare_deep_profile(session, watched, known, graphs, compile_time, turns)
-    _begin_step_traces(session, graphs, turns)
+    fetches = FetchWatch(session)
+    _prepare_deep_profile(session, watched, known, graphs, compile_time, turns, fetches)
+    _begin_step_traces(session, graphs, turns, fetches)
 
 
 # Backward
@@ -135,6 +139,7 @@ def _backward_begin(
             search.forget_failed_step()
         elif recorder.is_watching:
             search.look_for_change()
+        session.find_new_modules()
         if recorder.backwards_open and torch._C._current_graph_task_id() < 0:
             recorder.backwards_open = 0  # inside no other pass: one was left without its end
         recorder.backwards_open += 1
@@ -290,9 +295,12 @@ def _optimizer_events(
             recorder.passes = 0  # as nearly always
         elif recorder.passes:
             search.end_step()
+        # One that was left by an error looks as if it went on; the same one inside itself is rare.
+        may_be_inside = recorder.is_in_step and (not is_known or session.open_closures > 0)
+        is_inside = may_be_inside and runs_inside_another_step()
         recorder.is_in_step = True
         recorder.optimizer_mark = None
-        if note(BEGIN_OPTIMIZER, recorder.optimizer_number, 0):
+        if note(BEGIN_OPTIMIZER, recorder.optimizer_number, INSIDE_ANOTHER if is_inside else 0):
             recorder.optimizer_mark = recorder.gpu.latest
 
     def end(optimizer: Any) -> None:
@@ -337,10 +345,13 @@ def _watch_optimizers(
 
     begin, end = _optimizer_events(session, meet, search, graphs)
     graphs.meet_optimizer = meet
+    with_timed_closure = closures.timing(session)
 
-    def before(optimizer: Any, arguments: Any, options: Any) -> None:
-        if not is_compiling():
-            begin(optimizer)
+    def before(optimizer: Any, arguments: Any, options: Any) -> Any:
+        if is_compiling():
+            return None
+        begin(optimizer)
+        return with_timed_closure(arguments, options) if options or len(arguments) > 1 else None
 
     def after(optimizer: Any, arguments: Any, options: Any) -> None:
         if not is_compiling():
@@ -397,6 +408,7 @@ def _prepare_deep_profile(
     graphs: Graphs,
     compile_time: CompileTime,
     turns: Callable[[], ProfilerTurns],
+    fetches: FetchWatch,
 ) -> None:
     """The deep profile is asked for by the run, or by a script that names its model."""
 
@@ -404,7 +416,9 @@ def _prepare_deep_profile(
         from traceml.trace.deep.bursts import Bursts
 
         if not begun:
-            begun.append(Bursts(session, watched, known, lambda: graphs.was_captured, turns()))
+            begun.append(
+                Bursts(session, watched, known, lambda: graphs.was_captured, turns(), fetches)
+            )
             begun[0].begin()
             compile_time.before_compiling = begun[0].make_room_for_compiler
 
@@ -415,13 +429,13 @@ def _prepare_deep_profile(
 
 
 def _begin_step_traces(
-    session: Session, graphs: Graphs, turns: Callable[[], ProfilerTurns]
+    session: Session, graphs: Graphs, turns: Callable[[], ProfilerTurns], fetches: FetchWatch
 ) -> None:
     count = kineto_steps(os.environ.get(KINETO))
     if count:
         from traceml.trace.step_traces import StepTraces
 
-        StepTraces(session, count, turns(), lambda: graphs.was_captured)
+        StepTraces(session, count, turns(), lambda: graphs.was_captured, fetches)
 
 
 def kineto_steps(asked: str | None) -> int:

@@ -18,13 +18,17 @@ from typing import Any
 from traceml.model.environment import (
     AGENT,
     CLOSING_MARK,
+    DEEP,
     DISABLED,
+    ESSENTIAL,
     HEAD,
     KINETO,
     LEAVING_MARK,
     MARKS,
     MAX_KINETO_STEPS,
     MAX_STEPS,
+    PROFILE,
+    PROFILES,
     RING_FOLDER,
     RUN_FOLDER,
     SUMMARY_MARK,
@@ -63,21 +67,29 @@ def init(
     overwrite: bool = False,
     trace_max_steps: int | None = None,
     kineto: int | None = None,
+    profile: str = ESSENTIAL,
 ) -> None:
     """Start a run in this process; it is closed when the process ends.
 
     Under torchrun and other launchers all ranks are one run, with one agent on each machine.
     Under `traceml run`, and when called again, this does nothing. `kineto` is of how many steps
-    each rank keeps a trace of torch's profiler, as `--kineto`.
-    Raises UsageError where the run's name cannot be had, or `kineto` is no such number; whatever
-    else goes wrong is said on stderr, and the script runs untraced.
+    each rank keeps a trace of torch's profiler, as `--kineto`; `profile` is `essential` or `deep`,
+    as `--profile`.
+    Raises UsageError where the run's name cannot be had, `kineto` is no such number, or there is no
+    such profile; whatever else goes wrong is said on stderr, and the script runs untraced.
     """
     if os.environ.get(DISABLED):
         return
     _require_kineto(kineto)
+    _require_profile(profile)
     if current.current() is None:
-        if not _start_run(_options(run_name, logs_dir, overwrite), trace_max_steps):
+        options = _options(run_name, logs_dir, overwrite)
+        if profile == DEEP:
+            options["profile"] = DEEP
+        if not _start_run(options, trace_max_steps):
             return
+        if profile == DEEP:
+            os.environ[PROFILE] = DEEP  # for the hooks here, and in ranks that this process starts
         if kineto is not None:
             os.environ[KINETO] = str(kineto)
     _begin_with_torch()
@@ -118,6 +130,14 @@ def _require_kineto(kineto: object) -> None:
         raise UsageError(
             f"kineto={kineto!r} is not a number of steps; expected a whole number from 1 to "
             f"{MAX_KINETO_STEPS}, or None to record no step (argument of traceml.init)"
+        )
+
+
+def _require_profile(profile: object) -> None:
+    if profile not in PROFILES:
+        raise UsageError(
+            f"profile={profile!r} is no profile; expected {' or '.join(map(repr, PROFILES))} "
+            "(argument of traceml.init)"
         )
 
 
@@ -167,6 +187,7 @@ def _options(run_name: str | None, logs_dir: str | Path, overwrite: bool) -> dic
         "overwrite": overwrite,
         "subject": _subject(),
         "command": [sys.executable, *sys.argv],
+        "profile": DEEP if os.environ.get(PROFILE) == DEEP else ESSENTIAL,
         "working_folder": str(Path.cwd()),
         "pid": os.getpid(),
     }
@@ -384,7 +405,7 @@ def _close(
 
 def _close_with_successor(folder: str) -> bool:
     """The agent was killed, say: another one brings to disk what the rings hold."""
-    successor = _StartedAgent([folder])
+    successor = _StartedAgent([folder, json.dumps({"owner": os.getpid()})])
     successor.tell_the_end()
     return successor.is_done()
 

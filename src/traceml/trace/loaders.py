@@ -109,6 +109,7 @@ def _fetch_events(
         if recorder.iterator() is not iterator:
             recorder.iterator_source, recorder.workers = sources.of(iterator), iterator._num_workers
             recorder.iterator = weakref.ref(iterator)
+        session.find_new_modules()
         if recorder.workers:
             ready.ask(iterator)
         if recorder.is_watching:
@@ -187,11 +188,11 @@ MAX_FIELDS_LOOKED_AT = 16
 def contents_of(batch: Any) -> int:
     """How much a collated batch holds, as END_FETCH tells it: its samples, and the elements of its
     first tensor (`fetched` in steps/events.py); -1 when it does not show."""
-    shape = _shape_in(batch)
+    shape = shape_in(batch)
     return fetched(shape[0], prod(shape)) if shape else -1
 
 
-def _shape_in(batch: Any) -> tuple[int, ...]:
+def shape_in(batch: Any) -> tuple[int, ...]:
     """The shape of a batch's first tensor; its first dimension is taken for the samples.
 
     A list in it may be anything: the samples of one field, or one sample's fields. Nothing of the

@@ -4,6 +4,7 @@ of trackers know of each other. `store/folder.py` has the agent's side of them."
 from __future__ import annotations
 
 import os
+import socket
 from pathlib import Path
 
 from traceml.model.environment import AGENT_MARK, MARKS
@@ -49,3 +50,19 @@ def read_agent_mark(run_folder: Path) -> tuple[int, str]:
     """
     number, host = (run_folder / MARKS / AGENT_MARK).read_text().split()
     return int(number), host
+
+
+def agent_is_gone(run_folder: Path) -> bool:
+    """Whether the run's agent is known to have ended; one on another machine is not seen."""
+    try:
+        number, host = read_agent_mark(run_folder)
+        if host == socket.gethostname():
+            os.kill(number, 0)
+    except ProcessLookupError as error:
+        if is_interruption(error):
+            raise
+        return True
+    except (OSError, ValueError) as error:
+        if is_interruption(error):
+            raise
+    return False

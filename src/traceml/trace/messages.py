@@ -455,7 +455,7 @@ class Messages:
         host = torch.empty((), dtype=value.dtype, device="cpu", pin_memory=True)
         host.copy_(value.detach().reshape(()), non_blocking=True)
         mark: Any = torch.cuda.Event()  # type: ignore[no-untyped-call] # torch has no types here
-        mark.record()
+        mark.record(torch.cuda.current_stream(value.device))
         self._pending.append((at, now, name, host, mark))
         if self.write_arrived not in self._session.looks:
             self._session.looks.append(self.write_arrived)

@@ -64,6 +64,7 @@ class KnownOptimizers:
 
     def __init__(self, models: Models) -> None:
         self._models = models
+        models.optimizers = self.living
         self.seen = WeaklyKnown()
         self._scans = 0
         self.visitors: list[Callable[[], None]] = []
@@ -80,6 +81,7 @@ class KnownOptimizers:
         self._models.use_device(parameters.values())
         if not self._models.cover(parameters):
             self._models.watch(self._owners(parameters.keys()))
+        self._models.note_owned(parameters)
         for visit in self.visitors:
             visit()
 
@@ -107,6 +109,10 @@ class Models:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._watched = WeaklyKnown()
+        self._owned = WeaklyKnown()
+        """Those with parameters that an optimizer has, or had."""
+        self.optimizers: Callable[[], list[Any]] = list
+        """The optimizers that have stepped and are still there."""
         self._wrapped: set[tuple[type, str]] = set()
         self._unseen = 0
         self._escalations = [self._watch_forward, self._watch_children]
@@ -138,6 +144,24 @@ class Models:
     def living(self) -> list[nn.Module]:
         """The watched models that are still there."""
         return self._watched.living()
+
+    def note_owned(self, parameters: Iterable[int]) -> None:
+        """An optimizer has these parameters."""
+        for model in own_any(set(parameters), self.living()):
+            if not self._owned.knows(model):
+                self._owned.add(model)
+
+    def training(self) -> list[nn.Module]:
+        """The outermost of the watched models, without those whose optimizers are gone while
+        others train: a script keeps the models of earlier folds, and their last gradients."""
+        living = self.living()
+        if len(living) > 1:
+            groups = (group for each in self.optimizers() for group in each.param_groups)
+            present = own_any({id(p) for group in groups for p in group["params"]}, living)
+            known = {id(model) for model in present}
+            if known:
+                living = [m for m in living if id(m) in known or not self._owned.knows(m)]
+        return outermost(living)
 
     def timed_calls(self) -> list[tuple[type, str]]:
         """The classes, and of each the method, whose calls are timed where they are a model's."""
@@ -270,8 +294,18 @@ class Models:
     def _watch_children(self) -> None:
         """The outermost module may be a mere container: its parts are called one by one."""
         for model in self._uncalled():
-            parts = [part for part in model.children() if any(True for _ in part.parameters())]
-            self.watch(parts)
+            self.watch(_called_parts(model))
+
+
+def _called_parts(model: nn.Module) -> Iterator[nn.Module]:
+    """The parts of a module that can be called: a list of layers cannot, its layers can."""
+    for part in model.children():
+        if not any(True for _ in part.parameters()):
+            continue
+        if type(part).forward is nn.Module.forward and "forward" not in own_attributes(part):
+            yield from _called_parts(part)
+        else:
+            yield part
 
 
 def something_is_compiled() -> bool:

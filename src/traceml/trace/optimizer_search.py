@@ -244,6 +244,17 @@ def _runs_optimizer_step() -> bool:
     return False
 
 
+def runs_inside_another_step() -> bool:
+    """Whether, of the steps that are among the callers, one has another take its own."""
+    frame: FrameType | None = sys._getframe(1)
+    steps = 0
+    while frame is not None and steps < 2:
+        code = frame.f_code
+        steps += code.co_name == "wrapper" and code.co_filename == _OPTIMIZER_FILE
+        frame = frame.f_back
+    return steps == 2
+
+
 def _any_optimizer_made() -> bool:
     """Torch marks the class of every optimizer it constructs."""
     kinds = [Optimizer]

@@ -331,10 +331,14 @@ static int is_plain(Events *self) {
     return self->followed == (int64_t)PyThread_get_thread_ident() && tensor_type;
 }
 
+/* Whether any module has been loaded since somebody looked (`Session.find_new_modules`). */
+static int has_new_modules(Events *self) {
+    return PyDict_Size(self->modules) != self->modules_seen;
+}
+
 /* Whether nobody wants to look at something once a step has ended (`Session.after_step`). */
 static int is_quiet(Events *self) {
-    return !self->has_new_marks && PyList_Size(self->looks) == 0 &&
-           PyDict_Size(self->modules) == self->modules_seen;
+    return !self->has_new_marks && PyList_Size(self->looks) == 0 && !has_new_modules(self);
 }
 
 /* Whether a weak reference is to this very thing; -1 with an exception. */
@@ -619,7 +623,7 @@ static PyObject *begin_backward_on_gpu(PyObject *bound, PyObject *loss) {
 static PyObject *quick_begin_backward(PyObject *bound, PyObject *loss) {
     Events *self = events_of(bound);
     if (!is_plain(self) || self->is_in_step || self->is_watching || self->backwards_open ||
-        self->is_loss_scaled)
+        self->is_loss_scaled || has_new_modules(self))
         return call_slow(bound, loss);
     if (self->gpu != Py_None)
         return begin_backward_on_gpu(bound, loss);

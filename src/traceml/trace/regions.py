@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from threading import get_ident
+from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
+from traceml.model.rank import REGIONS_OUTSIDE_STEPS
 from traceml.model.record_layout import NOT_MEASURED
+from traceml.steps.events import LEAVE_EVALUATION
 
 if TYPE_CHECKING:
     from traceml.trace.session import Session
 
 
+EVALUATIONS = REGIONS_OUTSIDE_STEPS - {"checkpoint"}
+"""A region with one of these names is an evaluation up to its end."""
 MAX_PENDING = 4096
 """Timed regions that may wait for the GPU; a loop without steps could enter more."""
 
@@ -40,6 +46,8 @@ class Regions:
         totals[2] += 1
         totals[3] += took
         totals[4] = max(totals[4], took)
+        if name in EVALUATIONS and self._session.recorder.followed == get_ident():
+            self._session.recorder.note_on_host(LEAVE_EVALUATION, 0, 0, 0, perf_counter_ns())
         ended = None if began is None else self._mark()
         if ended is not None and len(self._pending) < MAX_PENDING:
             if not self._pending:

@@ -65,10 +65,9 @@ class Numbers:
 
 
 class Arrivals:
-    """Calls a function with a module, once, as soon as a step ends after the module was loaded."""
+    """Calls a function with a module, once, as soon as the loop goes on after it was loaded."""
 
     def __init__(self, session: Session) -> None:
-        self._session = session
         self._awaited: dict[str, Callable[[Any], None]] = {}
         session.look_for_modules = self._call_for_arrived
 
@@ -81,7 +80,6 @@ class Arrivals:
             do(found)
 
     def _call_for_arrived(self) -> None:
-        """After a step: something has been loaded since the one before."""
-        self._session.looks.remove(self._call_for_arrived)
+        """Something has been loaded since the last time."""
         for module in [module for module in self._awaited if module in sys.modules]:
             self._awaited.pop(module)(sys.modules[module])

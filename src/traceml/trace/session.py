@@ -77,6 +77,12 @@ class Session:
         """What is called after each step, in the training thread."""
         self.on_memory_reading: list[Callable[[], None]] = []
         """What is called with the readings of memory, at most ten times a second."""
+        self.on_loss_arrived: list[Callable[[float], None]] = []
+        """What wants to know the losses that come from a device, now and then."""
+        self.open_closures = 0
+        """Closures of optimizers' steps that run. One that Ctrl-C cut off may be among them."""
+        self.told_of_waiting: list[Callable[[int], None]] = []
+        """What is called where waiting for other ranks begins and ends, with the kind of event."""
         self.open_trackers: OpenTrackers | None = None
         self._count = StepCount(self.recorder, max_steps or 0)
         self.optimizers = Numbers()
@@ -358,6 +364,10 @@ class Session:
         """
         return self._count.stepped(self.ring, self.recorder.written)
 
+    def fetched_in_step(self) -> bool:
+        """Whether the step that runs, or has just ended, has fetched a batch by itself."""
+        return self._count.has_fetched(self.ring, self.recorder.written)
+
     def mark_by_backward(self, is_by_hand: bool) -> None:
         """Backward passes mark the steps from here on, or no longer."""
         if self.recorder.by_hand != is_by_hand:
@@ -369,12 +379,20 @@ class Session:
         recorder = self.recorder
         if recorder.has_new_marks:
             recorder.gpu.resolve()
-        if len(sys.modules) != recorder.modules_seen:
-            recorder.modules_seen = len(sys.modules)
-            self.looks.insert(0, self.look_for_modules)
+        self.find_new_modules()
         if self.looks:
             for callback in tuple(self.looks):
                 self._call_guarded(callback)
+
+    def find_new_modules(self) -> None:
+        """Let those know who wait for a module, where any has been loaded since the last time.
+
+        After each step, and before a batch, a step or a backward pass begins: the first step is
+        where most models are compiled.
+        """
+        if len(sys.modules) != self.recorder.modules_seen:
+            self.recorder.modules_seen = len(sys.modules)
+            self._call_guarded(self.look_for_modules)
 
     def _stop_when_done(self) -> None:
         limit = self.max_steps

@@ -30,6 +30,7 @@ class StepCount:
         """How many complete steps there were when so many events had been noted."""
         if not self._lock.acquire(blocking=False):
             return self._last  # another thread counts, or this one did when a signal came
+        is_whole = False
         try:
             reader = self._reader
             if reader is None or self._ring is not ring or self._is_behind(reader):
@@ -38,8 +39,11 @@ class StepCount:
             reader.advance(everything=True)
             reader.machine.rows.done.clear()
             self._last = reader.machine.steps_at(events_before)
+            is_whole = True
             return self._last
         finally:
+            if not is_whole:  # a signal's handler raised among the events: count them anew
+                self._reader = None
             self._lock.release()
 
     def stepped(self, ring: Ring | None, events_before: int) -> int:
@@ -47,6 +51,12 @@ class StepCount:
         complete = self.at(ring, events_before)
         reader = self._reader
         return complete + bool(reader is not None and reader.machine.step.stepped)
+
+    def has_fetched(self, ring: Ring | None, events_before: int) -> bool:
+        """Whether the step that is open by then has fetched a batch."""
+        self.at(ring, events_before)
+        reader = self._reader
+        return reader is not None and reader.machine.step.fetched_in_step
 
     def _is_behind(self, reader: EventReader) -> bool:
         """Whether events may be gone that the reader has not seen, and the agent has."""

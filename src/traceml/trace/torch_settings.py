@@ -265,7 +265,8 @@ def _something_is_compiled() -> bool:
 
 
 def of_optimizers(optimizers: Iterable[Any]) -> Found:
-    """The classes, and whether the steps of those that can be fused are."""
+    """The classes, whether the steps of all of them are fused, and whether any could be that is
+    not."""
     names, can, fused, foreach = [], [], [], []
     for optimizer in optimizers:
         name = type(optimizer).__name__
@@ -274,16 +275,15 @@ def of_optimizers(optimizers: Iterable[Any]) -> Found:
             device = next((p.device.type for p in group["params"]), "cpu")
             can_fuse = "fused" in group and device in _devices_that_fuse()
             is_fused = bool(group.get("fused")) or "fused" in name.lower()
-            can.append(can_fuse)
-            if can_fuse or is_fused:
-                fused.append(is_fused)
+            can.append(can_fuse and not is_fused)
+            fused.append(is_fused)
             if "foreach" in group:
                 foreach.append(not is_fused and _is_foreach(group["foreach"], device))
     if not names:
         return {}
     return {
         "optimizer": " + ".join(dict.fromkeys(names)),
-        "optimizer_can_fuse": any(can),
+        "optimizer_can_fuse": any(can) or (bool(fused) and all(fused)),
         "optimizer_is_fused": bool(fused) and all(fused),
         "optimizer_is_foreach": any(foreach) if foreach else None,
     }

@@ -11,6 +11,7 @@ from factories import (
     make_waiting,
     map_steps,
     place_ranks,
+    schedule,
     with_settings,
 )
 from traceml.diagnose.rules import comm_bound
@@ -85,6 +86,16 @@ def found(run: RunRecords) -> Finding:
             Severity.WARNING,
             id="more ranks than cores",
         ),
+        pytest.param(
+            schedule(run_with_share(0.3), [50.0, 50.0], [2.0, 31.0]),
+            Severity.WARNING,
+            id="a rank that waits for a core as long",
+        ),
+        pytest.param(
+            schedule(run_with_share(0.3), [50.0, 50.0], [2.0, 29.0]),
+            Severity.CRITICAL,
+            id="a rank that waits for a core for less",
+        ),
     ],
 )
 def test_must_fire(run: RunRecords, severity: Severity) -> None:
@@ -109,6 +120,10 @@ def test_must_fire(run: RunRecords, severity: Severity) -> None:
         pytest.param(make_run(ranks=2, steps=0), id="no steps"),
         pytest.param(
             with_cores(run_with_share(0.19, ranks=4), 2), id="a little, with more ranks than cores"
+        ),
+        pytest.param(
+            schedule(run_with_share(0.19), [50.0, 50.0], [2.0, 20.0]),
+            id="a little, with a rank that waits for a core",
         ),
     ],
 )

@@ -109,6 +109,27 @@ def test_idle_cores_are_named_where_torch_may_not_use_them() -> None:
     assert finding is not None and "torch.set_num_threads(16) instead of 1" in finding.action
 
 
+def test_no_more_threads_are_advised_where_the_one_there_is_waits_for_a_core() -> None:
+    facts = gather(with_settings(using(make_run(), 0.4, runqueue=0.6), cpu_threads=1))
+    finding = compute_bound.check(replace(facts, host=replace(facts.host, cores=16.0)))
+    assert finding is not None and "set_num_threads" not in finding.action
+
+
+def test_a_short_step_on_a_cpu_is_not_said_to_need_a_gpu() -> None:
+    def advice(run: RunRecords) -> str:
+        finding = compute_bound.check(gather(run))
+        assert finding is not None
+        return finding.action
+
+    short = make_run(forward_ms=0.8, backward_ms=1.2, optimizer_ms=0.5, rest_ms=0.1, input_ms=0.0)
+    assert "In 2.5 ms, launching many small operations" in advice(short)
+    assert "try a larger batch or torch.compile" in advice(short)
+    assert "A GPU would hardly be faster at this size" in advice(short)
+    longer = make_run(forward_ms=0.8, backward_ms=1.8, optimizer_ms=0.5, rest_ms=0.1, input_ms=0.0)
+    for run in (longer, make_run()):
+        assert "The CPU's arithmetic is the limit: try a GPU" in advice(run)
+
+
 def test_with_everything_on_the_advice_is_to_look_closer() -> None:
     run = with_settings(make_run(gpu=True), autocast_dtype="bfloat16", compile_mode="max-autotune")
     finding = compute_bound.check(gather(run))

@@ -89,6 +89,15 @@ def test_more_than_half_of_the_time_is_critical_and_comes_before_what_it_explain
     assert half.sections[Section.STEP_TIME][0].kind is Kind.INPUT_BOUND
 
 
+def test_ranks_that_get_no_core_explain_that_their_collectives_take_long() -> None:
+    first, *others = diagnose(
+        gather(waiting(make_run(ranks=2, communication_ms=40, noise=0), 0.6, 0.6))
+    ).sections[Section.STEP_TIME]
+    assert (first.kind, first.severity) == (cpu_starved.KIND, Severity.CRITICAL)
+    (transfer,) = [finding for finding in others if finding.kind is Kind.COMM_BOUND]
+    assert transfer.part_of is cpu_starved.KIND
+
+
 def test_what_was_asked_for_stands_against_what_there_is() -> None:
     run = on_host(waiting(make_run(ranks=2, workers=4, noise=0), 0.3, 0.5), cores=4.0)
     finding = cpu_starved.check(gather(run))

@@ -1,10 +1,11 @@
 """Input bound fires on a wait that matters, and says what to do about it."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from factories import flag_steps, make_run, make_samples, map_steps
+from factories import flag_steps, make_run, make_samples, map_steps, schedule
 from traceml.diagnose.rules import input_bound
 from traceml.facts.gather import gather
 from traceml.model.finding import Kind, Severity
@@ -96,6 +97,69 @@ def test_the_advice_follows_from_the_workers_seen() -> None:
     assert "storage" in advice(with_workers(4, 0.4))
     assert "more workers" in advice(make_run(input_ms=100, workers=None))
     assert "cheaper first" in advice(make_run(input_ms=10_000, workers=0))
+
+
+def on_cores(run: RunRecords, cores: float) -> RunRecords:
+    return change_hosts(run, cores=cores)
+
+
+def test_workers_that_wait_for_storage_may_be_more_than_the_cores() -> None:
+    told = advice(on_cores(with_workers(4, 0.2), 2))
+    assert "4 workers are mostly idle (0.05 cores each), waiting for storage" in told
+    assert "num_workers=16 would hide them unless the storage itself is at its limit" in told
+    assert "num_workers=5 would help, and this machine has 2 cores" in advice(
+        on_cores(with_workers(4, 1.6), 2)
+    )
+    assert "or train where there are more cores" in advice(on_cores(with_workers(4, 3.6), 2))
+
+
+def test_workers_that_wait_for_a_core_are_not_said_to_wait_for_storage() -> None:
+    queued = change_processes(with_workers(6, 0.36), workers_runqueue_share=0.94)
+    assert "ready to run but waits for a CPU core 94% of the time" in advice(queued)
+    assert "more workers will not help" in advice(queued)
+    for computing in (
+        change_processes(with_workers(4, 2.0), workers_runqueue_share=0.25),
+        change_hosts(with_workers(6, 0.36), cpu_share=0.97),
+    ):
+        assert "workers cannot keep up" in advice(computing)
+        assert "storage" not in advice(computing)
+
+
+def change_processes(run: RunRecords, **fields: Any) -> RunRecords:
+    samples = tuple(
+        replace(s, processes=tuple(replace(process, **fields) for process in s.processes))
+        for s in run.samples
+    )
+    return replace(run, samples=samples)
+
+
+def change_hosts(run: RunRecords, **fields: Any) -> RunRecords:
+    return replace(
+        run, samples=tuple(replace(s, host=replace(s.host, **fields)) for s in run.samples)
+    )
+
+
+def test_a_fetch_that_waits_is_told_from_one_that_computes() -> None:
+    run = on_cores(make_run(input_ms=100, workers=0, noise=0), 2)
+    step_ms = float(run.ranks[0].steps["wall_ns"].mean()) * 1e-6
+
+    def keeping_busy(cpu_ms: float, **fields: float) -> RunRecords:
+        """The process computes for so long per step, 40 ms of it in the training thread."""
+        fields = {"cpu_cores": cpu_ms / step_ms, **fields}
+        return change_processes(schedule(run, [40.0], [1.0]), **fields)
+
+    waiting = advice(keeping_busy(40.0))
+    assert "which waits 59% of that time or more without computing" in waiting
+    assert "num_workers=3 would hide them" in waiting
+    for computing in (
+        schedule(run, [130.0], [1.0]),
+        schedule(run, [40.0], [60.0]),
+        keeping_busy(100.0),  # other threads of the process
+        keeping_busy(40.0, workers_cpu_cores=60.0 / step_ms),  # programs that it runs
+        change_hosts(keeping_busy(40.0), cpu_share=0.95),
+        run,
+    ):
+        assert "num_workers=2 would help, and this machine has 2 cores" in advice(computing)
 
 
 def collating(share: float) -> RunRecords:

@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import pytest
+
 from factories import make_run, map_steps
 from traceml.diagnose.rules import no_data
 from traceml.facts.gather import gather
@@ -15,6 +17,20 @@ def test_must_fire_with_the_reason_given() -> None:
     assert finding is not None
     assert finding.kind is no_data.KIND
     assert finding.claim == "The script never imported torch."
+
+
+@pytest.mark.parametrize(
+    ("reason", "advice"),
+    [
+        ("The script never imported torch.", "Trace the script that trains"),
+        ("No Python interpreter loaded the tracer: python -I …", "traceml.init()"),
+        ("The script imported torch, but no optimizer step …", "traceml.trace_step(model)"),
+    ],
+)
+def test_no_steps_are_to_be_marked_where_there_are_none(reason: str, advice: str) -> None:
+    ending = Ending(unix_s=0.0, exit_status=0, reason_without_steps=reason)
+    finding = no_data.check(gather(replace(make_run(steps=0), ending=ending)))
+    assert finding is not None and advice in finding.action
 
 
 def test_must_fire_without_a_reason_too() -> None:

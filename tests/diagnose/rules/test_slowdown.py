@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from factories import STARTED_UNIX_S, make_run, make_samples, map_steps
+from restarted_runs import Start, restarted
 from traceml.diagnose.rules import slowdown
 from traceml.facts.gather import gather
 from traceml.model.finding import Severity
@@ -111,3 +112,25 @@ def test_other_slowdowns_blame_no_neighbour(share: float) -> None:
     assert finding is not None
     assert "CPU core" not in finding.claim
     assert "longer sequences" in finding.action
+
+
+def test_steps_that_are_slower_since_the_ranks_were_started_again_say_so() -> None:
+    run = restarted(Start(100), Start(100, status=0, factors=(1.5, 1.6)))
+    finding = slowdown.check(gather(run))
+    assert finding is not None
+    assert "From step 101, with which attempt 2 began, on a step takes" in finding.claim
+    assert finding.action.startswith("Look at what is different in attempt 2 from the one before")
+
+
+def test_a_slowdown_within_an_attempt_is_not_laid_to_the_restart() -> None:
+    slower = (1.0,) * 60 + (1.6, 1.7) * 70
+    finding = slowdown.check(gather(restarted(Start(40), Start(200, status=0, factors=slower))))
+    assert finding is not None
+    assert "From step 101 on a step takes" in finding.claim
+    assert finding.action.startswith("Look at what changed at step 101")
+
+
+def test_another_number_of_ranks_is_no_slowdown() -> None:
+    """With fewer ranks each has more to do."""
+    run = restarted(Start(100), Start(100, ranks=1, status=0, factors=(1.8, 2.0)))
+    assert slowdown.check(gather(run)) is None

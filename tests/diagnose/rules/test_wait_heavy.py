@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from factories import make_rank, make_run, spend, stall, work_between
+from factories import make_rank, make_run, map_steps, spend, stall, work_between
 from traceml.diagnose.engine import diagnose
 from traceml.diagnose.rules import wait_heavy
 from traceml.facts.gather import gather
@@ -176,6 +176,28 @@ def test_the_largest_part_of_a_tiny_step_is_a_remark_and_not_balanced(
     tiny = {"input_ms": 0.05, "forward_ms": 0.1, "backward_ms": 0.1, "optimizer_ms": 0.1}
     found = diagnose(gather(make_run(**{**tiny, **parts}, noise=0))).sections[Section.STEP_TIME]
     assert [(f.kind, f.severity) for f in found] == [(kind, Severity.INFO)]
+
+
+def compiled_once(compiling_ms: float, more_ms: float = 0.0) -> RunRecords:
+    def change(records, rank):
+        records["compile_ns"] = 0
+        records["compile_ns"][100] = round(compiling_ms * 1e6)
+        for field in ("body_ns", "wall_ns"):
+            records[field][100] += round((compiling_ms + more_ms) * 1e6)
+
+    return map_steps(make_run(rest_ms=0.1), change)
+
+
+def test_one_step_that_compiled_is_told_by_what_it_did_and_is_a_remark() -> None:
+    finding = found(compiled_once(8_000))
+    assert finding.severity is Severity.INFO
+    assert "8.00 s of it in compiling" in finding.claim
+    assert "act only if that happens again" in finding.action
+
+
+def test_one_long_step_of_which_a_part_is_known_claims_no_more_than_that() -> None:
+    finding = found(compiled_once(4_000, more_ms=4_000))
+    assert "outside data, copies and the model's work, 50% of that in compiling" in finding.claim
 
 
 def test_time_between_explicit_steps_is_said_to_pass_there() -> None:

@@ -2,7 +2,8 @@
 
 *Meaning.* Step time: no rule fired, and no part of the step dominates it; where a part of compute
 was not measured and more of the step is outside the measured phases than in any one of them, the
-text says so. Step memory: memory was measured and no rule fired.
+text says so, and in which lines the training thread was seen there. Step memory: memory was
+measured and no rule fired.
 
 *Evidence.* Step time: `step_time_ms` and the share of every measured phase, the residual without
 communication. Step memory: the highest peak of any rank, `peak_reserved_bytes` on a GPU and

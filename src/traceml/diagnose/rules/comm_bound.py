@@ -16,8 +16,9 @@ wait of a rank, for late ranks too), `hidden_ms` and `gradient_bytes` (from DDP'
 `step_time_ms`, `diagnosis_clock`.
 
 *Thresholds.* A share of 10 % warns from 1 ms on, 20 % is critical from 3 ms on: a toy's steps are
-short beside any collective. Where more ranks share a machine than it has cores, a collective also
-waits for their turns to run: then 20 % warns, and nothing is critical.
+short beside any collective. Where more ranks share a machine than it has cores, or a rank waits for
+a core as long as the transfer takes, a collective also waits for their turns to run: then 20 %
+warns, and nothing is critical.
 
 *What to do.* The action says over how many micro-batches to accumulate gradients (under
 `no_sync()`) for the transfer to fall below 10 %, counted from the accumulation in use, at most
@@ -65,7 +66,7 @@ def check(facts: Facts) -> Finding | None:
     if transfer_s is None or not step_s:
         return None
     transfer_share = transfer_s / step_s
-    crowded = _is_crowded(facts)
+    crowded = _is_crowded(facts, transfer_s)
     if transfer_share < (CRITICAL_SHARE if crowded else WARN_SHARE) or transfer_s < NOTICEABLE_S:
         return None
     critical = transfer_share >= CRITICAL_SHARE and transfer_s >= CRITICAL_S and not crowded
@@ -115,12 +116,15 @@ def _without_transfer(job: Job, finding: Finding) -> float | None:
     return job.transfer_s() if finding.lost_s_per_step is None else finding.lost_s_per_step
 
 
-def _is_crowded(facts: Facts) -> bool:
-    """Returns whether there are more ranks than cores: then a collective also waits for ranks to
-    get a core."""
-    if facts.clock != "cpu" or facts.host.cores is None:
+def _is_crowded(facts: Facts, transfer_s: float) -> bool:
+    """Returns whether ranks wait for cores: there are more of them, or one waits as long as the
+    transfer takes, which then waits for its turns to run."""
+    if facts.clock != "cpu":
         return False
-    return max(rank.rank.local_world_size for rank in facts.ranks_used) > facts.host.cores
+    if any(thread.wait_s >= transfer_s for thread in facts.threads.values()):
+        return True
+    ranks = max(rank.rank.local_world_size for rank in facts.ranks_used)
+    return facts.host.cores is not None and ranks > facts.host.cores
 
 
 def _next_step(facts: Facts, transfer_s: float, rest_s: float) -> str:

@@ -16,7 +16,9 @@ in the run queue or throttled).
 what is not on yet (see [`settings`](summary.md#settings)). On a GPU: bfloat16 autocast or TF32,
 `torch.compile`, for convolutions channels_last, and a larger batch where less than 50 % of the
 device's memory was reserved. Where the optimizer is the largest part: a fused one, or a larger
-batch so that it runs less often. On a CPU: a GPU, unused cores, bfloat16, or a smaller model.
+batch so that it runs less often. On a CPU: a GPU, unused cores (none are where the training thread
+waits for one in 10 % of the time), bfloat16, or a smaller model; where a micro-batch computes for
+less than 3 ms, what makes the operations fewer or larger instead: a larger batch, `torch.compile`.
 """
 
 from __future__ import annotations
@@ -35,6 +37,7 @@ SHARE = 0.80  # with at most a fifth elsewhere, nothing but the model can speed 
 WAITING_CORES = 0.30  # of one: arithmetic on the CPU keeps at least a core busy
 MIN_SAMPLES = 3  # of the process, one a second
 NEGLIGIBLE = 1e-6  # of compute: rounding
+SHORT_S = 0.003  # per micro-batch: some hundred operations, whose launches take 5 to 10 µs each
 STARVED_SHARE = 0.10  # of the time: a process that may not run shows a low load as well
 
 
@@ -110,12 +113,23 @@ def _faster_optimizer(facts: Facts) -> str:
     seldom = settings_advice.larger_batch(facts) or "gradient accumulation"
     if fused:
         return f"Try {fused}, or {seldom}, so that it runs less often."
-    state = "is fused already" if settings.optimizer_is_fused else "has no fused form"
     name = settings.optimizer or "The optimizer"
+    state = "can be fused no further" if " + " in name else "has no fused form"
+    if settings.optimizer_is_fused:
+        state = "is fused already"
     return f"{name} {state}: {seldom} makes it run less often."
 
 
 def _faster_on_host(facts: Facts) -> str:
+    compute_s = (facts.mean.compute_at_least_s or 0.0) / (facts.settings.accumulation_steps or 1)
+    if compute_s < SHORT_S:
+        options = settings_advice.listed(
+            ("a larger batch", settings_advice.compiling(facts.settings)), "or"
+        )
+        return (
+            f"In {duration(compute_s)}, launching many small operations usually takes longer than "
+            f"their arithmetic: try {options}. A GPU would hardly be faster at this size."
+        )
     options = settings_advice.listed(
         (
             "a GPU",
@@ -130,9 +144,9 @@ def _faster_on_host(facts: Facts) -> str:
 
 
 def _more_threads(facts: Facts) -> str:
-    """Recommends more threads for torch where it leaves cores unused."""
+    """Recommends more threads for torch where it leaves cores unused, and other jobs do so too."""
     threads, cores = facts.settings.cpu_threads, facts.host.cores
-    if threads is None or cores is None:
+    if threads is None or cores is None or _kept_from_running_share(facts) >= STARVED_SHARE:
         return ""
     fair = int(cores // max(1, max(rank.rank.local_world_size for rank in facts.ranks_used)))
     return f"torch.set_num_threads({fair}) instead of {threads}" if fair > threads else ""
@@ -172,12 +186,16 @@ def _busy_cores(facts: Facts) -> float | None:
         return None
     if len(facts.ranks_used) > 1 and facts.mean.communication_s is None:
         return None  # it may wait for the other ranks there
-    starved = [p.runqueue_share.mean or 0.0 for p in facts.processes]
-    throttled = facts.host.cpu_throttled_share.mean or 0.0
-    if max([throttled, *starved]) >= STARVED_SHARE:
+    if _kept_from_running_share(facts) >= STARVED_SHARE:
         return None
     known = [p.cpu_cores.mean for p in facts.processes if p.cpu_cores.mean is not None]
     return max(known) if len(known) == len(facts.processes) and known else None
+
+
+def _kept_from_running_share(facts: Facts) -> float:
+    """Returns the share of the time in which the worst rank had no core, as far as is known."""
+    starved = [process.runqueue_share.mean or 0.0 for process in facts.processes]
+    return max([facts.host.cpu_throttled_share.mean or 0.0, *starved])
 
 
 RULE = Rule(

@@ -218,6 +218,7 @@ RULE = Rule(
         *HOST_DELAYS,
         *sorted(STRAGGLERS),
         Kind.COMPUTE_BOUND,
+        Kind.COMM_BOUND,
         Kind.BALANCED,
         *GPU_IDLE,
     ),

@@ -7,8 +7,9 @@ because it still has work, costs nothing.
 
 *Evidence.* Input wait ÷ step time, means after warm-up: `input_bound_share`, `input_wait_ms`,
 `step_time_ms`, `traced_step_time_ms`, `workers`, `loader_empty_share` (fetches that found no
-batch ready), `collate_share` (of the fetch), `rare_share` (of the wait, in the tenth of the steps
-that waited longest), `disk_busy_share`, `diagnosis_clock`.
+batch ready), `collate_share` and `blocked_share` (of the fetch: spent collating; at least so much
+without computing), `rare_share` (of the wait, in the tenth of the steps that waited longest),
+`disk_busy_share`, `diagnosis_clock`.
 
 *Thresholds.* A share of 10 % warns from 1 ms of wait on: so much is what fetching costs at all.
 20 % is critical from 3 ms on, and 50 % from 1 ms on. Where it is the largest part of a shorter
@@ -25,10 +26,15 @@ step it is a remark. So is a single long wait that passed within 10 s
 - workers, and no batch was ready in less than 5 % of the fetches: the transfer to the main process
   takes the time (and it is never critical); where workers spend less CPU time on a batch than 70 %
   of the wait, none at all would be faster;
-- workers that use less than 0.7 of a core each wait for storage themselves: more of them alone
-  will not help as much as faster reading;
-- workers that are busy and cannot keep up: more of them, in proportion;
-- more than 32 would be needed: make each sample cheaper first;
+- workers that are busy and cannot keep up: more of them, in proportion, as far as there are cores;
+- workers that were ready to run but waited for a core: more cores, or cheaper samples; more workers
+  will not help;
+- workers that use less than 0.7 of a core each, on a machine with cores to spare, wait for storage
+  or a network themselves. Such waits overlap and take little of a core: as many workers as the
+  cores can take at that share, which may be more than there are cores;
+- the same without workers, where the training process and its children kept no core busy for half
+  of the fetch or more;
+- more than 32 would be needed: make each sample cheaper first, or read faster;
 - on a GPU, with `pin_memory` off: switch it on as well.
 
 *Silent* when no fetch was seen, for example in a loop over tensors that are already in memory.
@@ -61,8 +67,14 @@ SELDOM_EMPTY = 0.05  # of the fetches; many workers that are all late leave it e
 MOSTLY_COLLATE = 0.50  # of the fetch: collating costs more than the samples themselves
 MOSTLY_RARE = 0.80  # of the wait, in a tenth of the steps: the other steps are well supplied
 BUSY_WORKER = 0.7  # of a core: the worker computes rather than waits for storage
+MOSTLY_QUEUED = 0.3  # of a worker's time: it waits for a core rather than for storage
+MOSTLY_BLOCKED = 0.50  # of the fetch: it waits for something rather than computes
+FULL_CPU = 0.90  # of all cores: who is idle there may also be waiting for a core
 CHEAP_TO_MAKE = 0.7  # of the wait: what workers spend on a batch, handing it over included
-MAX_WORKERS = 32  # asking for more than a node's share of cores helps nobody
+MAX_WORKERS = 32  # each is a process with memory of its own
+
+MAKE_CHEAPER = "make each sample cheaper"
+READ_FASTER = "read faster (fewer and larger files, a copy nearby)"
 
 
 def check(facts: Facts) -> Finding | None:
@@ -102,6 +114,7 @@ def check(facts: Facts) -> Finding | None:
             as_number("workers", loader.workers),
             as_share("loader_empty_share", loader.empty_share),
             as_share("collate_share", loader.collate_share),
+            as_share("blocked_share", None if loader.workers else _blocked_share(facts)),
             as_share("rare_share", loader.rare_share),
             as_share("disk_busy_share", facts.host.disk_busy_share.mean),
             as_words("diagnosis_clock", facts.clock),
@@ -159,7 +172,42 @@ def _without_workers(facts: Facts, wait_s: float, body_s: float) -> str:
     samples = (
         "" if collate_share is None else f", {percent(1 - collate_share)} of it in __getitem__"
     )
-    return _ask_for(facts, needed, f"Batches are made in the training process itself{samples}")
+    reason = f"Batches are made in the training process itself{samples}"
+    blocked_share = _blocked_share(facts)
+    if blocked_share is not None and blocked_share >= MOSTLY_BLOCKED:
+        reason += f", which waits {percent(blocked_share)} of that time or more without computing"
+        return _ask_for(facts, needed, reason, READ_FASTER, 1 - blocked_share)
+    return _ask_for(facts, needed, reason)
+
+
+def _blocked_share(facts: Facts) -> float | None:
+    """Returns the least share of the fetch in which nothing of the training process computed or
+    waited for a core: as if the training thread had been blocked in all the rest of the step, and
+    its other threads and child processes had computed in the fetch alone.
+
+    `None` where that is unknown. The smallest of all ranks counts.
+    """
+    if _cpu_is_full(facts):
+        return None
+    processes = {process.rank: process for process in facts.processes}
+    shares = []
+    for rank in facts.ranks_used:
+        thread, times = facts.threads.get(rank.rank.rank), rank.times
+        process = processes.get(rank.rank.rank)
+        if thread is None or process is None or times.wall_s is None or not times.cpu_input_s:
+            return None
+        cores, children = process.cpu_cores.mean, process.workers_cpu_cores.mean or 0.0
+        if cores is None:
+            return None
+        helpers_s = max(0.0, cores * times.wall_s - thread.cpu_s) + children * times.wall_s
+        blocked_s = times.wall_s - thread.cpu_s - thread.wait_s - helpers_s
+        elsewhere_s = times.wall_s - times.cpu_input_s
+        shares.append((blocked_s - elsewhere_s) / times.cpu_input_s)
+    return min(max(0.0, min(shares)), 1.0) if shares else None
+
+
+def _cpu_is_full(facts: Facts) -> bool:
+    return (facts.host.cpu_share.mean or 0.0) >= FULL_CPU
 
 
 def _with_workers(facts: Facts, workers: int, wait_s: float, body_s: float) -> str:
@@ -167,14 +215,24 @@ def _with_workers(facts: Facts, workers: int, wait_s: float, body_s: float) -> s
     busy_cores = _busy_cores(facts)
     if _workers_keep_up(facts):
         return _cheaper_transfer(facts, empty_share or 0.0, busy_cores, wait_s, body_s)
-    if busy_cores is not None and busy_cores < BUSY_WORKER:
-        return (
-            f"{_all_workers(workers)} mostly idle ({busy_cores:.1f} cores each), waiting for "
-            "storage or to transfer batches: speed up reading, send smaller batches, then try a "
-            "larger prefetch_factor."
-        )
     # Workers that cannot keep up make a batch in as many steps as there are workers.
     needed = max(workers + 1, _workers_for(workers * (wait_s + body_s), body_s))
+    queued_share = _queued_share(facts)
+    if queued_share is not None and queued_share >= MOSTLY_QUEUED:
+        return (
+            f"A worker is ready to run but waits for a CPU core {percent(queued_share)} of the "
+            f"time: {MAKE_CHEAPER}, keep other jobs off these cores or train where there are more; "
+            "more workers will not help."
+        )
+    is_idle = busy_cores is not None and busy_cores + (queued_share or 0.0) < BUSY_WORKER
+    if busy_cores is not None and is_idle and not _cpu_is_full(facts):
+        awaited = (
+            "storage, a network or the transfer of batches"
+            if empty_share is None
+            else "storage or a network"
+        )
+        idle = f"{_all_workers(workers)} mostly idle ({busy_cores:.2f} cores each), waiting for"
+        return _ask_for(facts, needed, f"{idle} {awaited}", READ_FASTER, busy_cores)
     empty = (
         ""
         if empty_share is None or empty_share < SELDOM_EMPTY
@@ -224,22 +282,40 @@ def _busy_cores(facts: Facts) -> float | None:
     return max(busy) / facts.loader.workers if busy and facts.loader.workers else None
 
 
+def _queued_share(facts: Facts) -> float | None:
+    """Returns the share of its time that the worker which waited most for a core was waiting."""
+    shares = [process.workers_runqueue_share.mean for process in facts.processes]
+    return max((share for share in shares if share is not None), default=None)
+
+
 def _workers_for(making_s: float, body_s: float) -> int:
     """Returns how many workers have a batch ready each time the rest of the step is done."""
     return max(1, math.ceil(making_s / max(body_s, 1e-9)))
 
 
 def _ask_for(
-    facts: Facts, needed: int, reason: str, cheaper: str = "make each sample cheaper"
+    facts: Facts,
+    needed: int,
+    reason: str,
+    cheaper: str = MAKE_CHEAPER,
+    cores_each: float = 1.0,
 ) -> str:
+    """Recommends the number of workers that is needed, or as many as the cores can take if each
+    keeps `cores_each` of them busy; else what is `cheaper`."""
     if needed > MAX_WORKERS:
         return f"{reason}: {cheaper} first, more workers alone will not hide it."
     cores, workers = _cores_per_rank(facts), facts.loader.workers or 0
-    if cores is not None and needed > cores:
+    limit = None if cores is None else math.floor(cores / max(cores_each, cores / MAX_WORKERS))
+    if limit is not None and needed > limit:
         here = f"this machine has {count(cores, 'core')} for each rank"
-        if workers >= cores:
+        if workers >= limit:
             return f"{reason}, and {here}: {cheaper}, or train where there are more cores."
-        return f"{reason}: num_workers={cores} would help, and {here}; then {cheaper}."
+        return f"{reason}: num_workers={limit} would help, and {here}; then {cheaper}."
+    if cores_each <= MOSTLY_BLOCKED:
+        return (
+            f"{reason}. Such waits overlap and need few cores: num_workers={needed} would hide "
+            f"them unless the storage itself is at its limit; else {cheaper}."
+        )
     return f"{reason}: num_workers={needed} would hide the wait if cores are free; else {cheaper}."
 
 

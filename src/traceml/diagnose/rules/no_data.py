@@ -10,7 +10,8 @@ the script ended with one other than 0 by itself.
 *Thresholds.* Step time: not one complete step. Memory, system and process: not one sample;
 samples are taken once a second, so a run of less than that may have none.
 
-*What to do.* Where the loop is unusual, mark each step with `with traceml.trace_step(model):`.
+*What to do.* Trace the script that trains. Where its loop is unusual, mark each step with `with
+traceml.trace_step(model):`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from traceml.diagnose.rule import Doc, Rule, Symptom
 from traceml.facts.facts import Facts
 from traceml.model.evidence import Evidence, as_number
 from traceml.model.finding import Finding, Kind, Section, Severity
-from traceml.model.run import DISK_FULL
+from traceml.model.run import DISK_FULL, NO_TORCH, NO_TRACER
 
 KIND = Kind.NO_DATA
 
@@ -66,10 +67,17 @@ def _action(facts: Facts, aborted: int) -> str:
     status = facts.stability.exit_status
     if facts.stability.failure is not None:
         return "See what ended the run."
-    if (facts.reason_without_steps or "").startswith(DISK_FULL):
+    reason = facts.reason_without_steps or ""
+    if reason.startswith(DISK_FULL):
         return "Make room on that disk, then run `traceml recover` with this run."
     if status:
         return " ".join(filter(None, ("See what it printed last.", HINTS.get(status))))
+    if reason.startswith(NO_TORCH):
+        return "Trace the script that trains: this one has no steps to mark."
+    if reason.startswith(NO_TRACER):
+        return (
+            "Start Python without what kept the tracer out, or call traceml.init() in the script."
+        )
     if aborted:
         return "See why the step ended in an exception."
     return (

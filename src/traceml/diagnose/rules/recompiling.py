@@ -23,14 +23,14 @@ from traceml.model.finding import Finding, Kind
 
 KIND = Kind.RECOMPILING
 
-MIN_STEPS = 2  # one more compilation is the epoch's last, smaller batch; it happens once
+MIN_STEPS = 2  # one more compilation is the epoch's last, smaller batch, or an evaluation
 
 
 def host_work(facts: Facts) -> HostWork | None:
     """Returns the time of compiling in a step; it takes longer than any queue of a GPU could
     hide."""
     spent = spent_on(facts, "compile")
-    if spent is None or spent.pauses.steps < MIN_STEPS:
+    if spent is None:
         return None
     return HostWork(
         words="compiling",
@@ -40,7 +40,11 @@ def host_work(facts: Facts) -> HostWork | None:
             f"for up to {spent.longest}"
         ),
         action=(
-            "Find what changes with TORCH_LOGS=recompiles; for shapes use "
+            "torch.compile compiles once more for what it has not seen yet, such as a smaller last "
+            "batch or an evaluation: act only if that happens again and again "
+            "(TORCH_LOGS=recompiles names the reason)."
+            if spent.pauses.steps < MIN_STEPS
+            else "Find what changes with TORCH_LOGS=recompiles; for shapes use "
             "torch.compile(dynamic=True), torch._dynamo.mark_dynamic, or pad batches to a few "
             "sizes (drop_last=True for the last one)."
         ),
@@ -48,8 +52,10 @@ def host_work(facts: Facts) -> HostWork | None:
 
 
 def check(facts: Facts) -> Finding | None:
-    """Fires when compiling after warm-up takes a noticeable share of the step."""
-    return finding_of(host_work(facts), facts, KIND)
+    """Fires when compiling again and again after warm-up takes a noticeable share of the step."""
+    work = host_work(facts)
+    is_once = work is not None and work.spent.pauses.steps < MIN_STEPS
+    return None if is_once else finding_of(work, facts, KIND)
 
 
 RULE = host_cause(

@@ -3,7 +3,8 @@
 *Meaning.* From some step on, and to the end, steps take clearly longer.
 
 *Evidence.* `onset_step`, `before_ms`, `after_ms`, `ratio`, `grown_phase_ms`, `core_wait_before_ms`,
-`core_wait_after_ms`, `diagnosis_clock`; `phase` names the part in which at least 50 % of the
+`core_wait_after_ms`, `attempt` (that began at that step: the ranks were started again),
+`diagnosis_clock`; `phase` names the part in which at least 50 % of the
 slowdown lies.
 
 *Thresholds.* 1.1 times as long, far outside the spread of the steps, and 1 ms or more; from 1.3
@@ -20,7 +21,7 @@ from traceml.diagnose.rule import Doc, Remedy, Rule, RuleRole, Symptom, Turn, Wh
 from traceml.facts.facts import Facts
 from traceml.facts.series import Slowdown, growth_by_phase
 from traceml.model.evidence import Evidence, as_number, as_words, in_ms
-from traceml.model.finding import Finding, Kind, Section, Severity
+from traceml.model.finding import Finding, Kind, Section, Severity, StepSpan
 from traceml.model.phase import Phase
 from traceml.model.quantities import count, duration, percent
 
@@ -50,7 +51,8 @@ def check(facts: Facts) -> Finding | None:
         section=Section.STEP_TIME,
         severity=Severity.WARNING if slowdown.ratio >= WARN_RATIO else Severity.INFO,
         claim=(
-            f"From step {count(slowdown.onset_step)} on a step takes {slowdown.ratio:.2f} times "
+            f"From step {count(slowdown.onset_step)}{_began(slowdown)} on a step takes "
+            f"{slowdown.ratio:.2f} times "
             f"as long ({duration(slowdown.before_s)} → {duration(slowdown.after_s)}){where}."
             + (
                 ""
@@ -59,27 +61,46 @@ def check(facts: Facts) -> Finding | None:
                 f"{duration(core_wait[0])} per step before and {duration(core_wait[1])} since."
             )
         ),
-        action=(
-            f"Look at what changed at step {count(slowdown.onset_step)}: longer sequences, a "
-            "schedule, other jobs on the machine, hotter hardware, memory that filled up."
-            if core_wait is None
-            else "Since then other programs, or more threads and workers of this job, take the "
-            "CPU cores: keep other jobs off them, or train where there are more."
-        ),
+        action=_action(slowdown, core_wait),
         phase=phase,
         share=more_s / slowdown.after_s,
         ranks=tuple(rank.rank.rank for rank in facts.ranks_used),
         lost_s_per_step=max(series.mean_s - slowdown.before_s, 0.0),
+        steps=StepSpan(slowdown.onset_step),
         evidence=Evidence(
             as_number("onset_step", slowdown.onset_step),
             in_ms("before_ms", slowdown.before_s),
             in_ms("after_ms", slowdown.after_s),
             as_number("ratio", slowdown.ratio),
+            as_number("attempt", slowdown.attempt),
             in_ms("grown_phase_ms", None if phase is None else grown_s),
             in_ms("core_wait_before_ms", slowdown.core_wait_s and slowdown.core_wait_s[0]),
             in_ms("core_wait_after_ms", slowdown.core_wait_s and slowdown.core_wait_s[1]),
             as_words("diagnosis_clock", facts.clock),
         ),
+    )
+
+
+def _began(slowdown: Slowdown) -> str:
+    if slowdown.attempt is None:
+        return ""
+    return f", with which attempt {slowdown.attempt} began,"
+
+
+def _action(slowdown: Slowdown, core_wait: tuple[float, float] | None) -> str:
+    if core_wait is not None:
+        return (
+            "Since then other programs, or more threads and workers of this job, take the CPU "
+            "cores: keep other jobs off them, or train where there are more."
+        )
+    if slowdown.attempt is not None:
+        return (
+            f"Look at what is different in attempt {slowdown.attempt} from the one before: its "
+            "machines, what else runs on them, settings, or what is still to be loaded again."
+        )
+    return (
+        f"Look at what changed at step {count(slowdown.onset_step)}: longer sequences, a "
+        "schedule, other jobs on the machine, hotter hardware, memory that filled up."
     )
 
 

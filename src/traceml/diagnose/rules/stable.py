@@ -20,6 +20,7 @@ from traceml.facts.stability import Stability
 from traceml.model.evidence import Evidence, as_number
 from traceml.model.finding import Finding, Kind, Section, Severity
 from traceml.model.quantities import count, duration, significant
+from traceml.model.run import end_words, signal_of, status_words
 
 KIND = Kind.STABLE
 
@@ -78,12 +79,14 @@ def _bad_status(known: Stability) -> str:
     """Returns in words who set an exit status other than 0, as far as it is known."""
     status, left = known.exit_status, known.first_to_leave
     if left is not None:
+        itself = "" if signal_of(left.status) else " by itself"
         return (
-            f"Rank {left.rank} ended with exit status {left.status} by itself, and the command "
-            f"around it with {status}."
+            f"Rank {left.rank} {end_words(left.status or 0)}{itself}, and the command around it "
+            f"ended with exit {status_words(status or 0)}."
         )
     if not known.is_of_script:
-        return f"The training ended, and the command around it ended with exit status {status}."
+        words = status_words(status or 0)
+        return f"The training ended, and the command around it ended with exit {words}."
     return (
         f"The script ended with exit status {status} by itself: no signal and no exception ended "
         "it, but for a Ctrl-C perhaps."

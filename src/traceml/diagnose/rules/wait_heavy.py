@@ -1,13 +1,13 @@
 """Wait heavy: time that is neither the model's work nor a measured wait.
 
-*Meaning.* Part of the step's body is neither copies to the device nor forward, backward,
-optimizer or communication. On the GPU's clock it is the part of that in which the [GPU was
+*Meaning.* Part of the step's body is neither copies to the device nor forward, backward, optimizer
+or communication. On the GPU's clock it is the part of that in which the [GPU was
 idle](explanation.md#every-idle-gap-of-the-gpu-has-one-cause); work of the GPU's outside the model's
 phases (the loss, clipping, an EMA) is no loss, and only told. Records without that account have
-both in one. Or a good part of the wall time passes between steps,
-outside `trace_step`, and is neither evaluation nor a checkpoint: a generator that makes the next
-batch, say. Then `phase` is `null`, and the share is one of the wall time. Of the two the larger
-is told, and the other named.
+both in one. Or a good part of the wall time passes between steps, and is neither evaluation nor a
+checkpoint: outside `trace_step`, where a generator makes the next batch, say, or from an
+evaluation's last batch to the next one for training. Then `phase` is `null`, and the share is one
+of the wall time. Of the two the larger is told, and the other named.
 
 *Evidence.* `wait_share`, `rest_ms`, `gpu_idle_ms` (of it), `unexplained_ms`, `main_part`,
 `main_part_ms`, `device_wait_ms` (of the rest), `launching_ms` (what the GPU idled besides, while
@@ -59,6 +59,7 @@ KIND = Kind.WAIT_HEAVY
 WARN = Threshold(0.10, 0.001)  # zero_grad, the loss and a progress bar cost less in any Python loop
 CRITICAL = Threshold(0.20, 0.003)  # a fifth of the step, and enough to see in a progress bar
 WARN_WITHOUT_FETCHES = CRITICAL  # … and a loop without a DataLoader makes its batches besides
+NEARLY_ALL = 0.90  # of the rest: what is left of it is not worth a word
 MAIN_PART = 0.30  # of the rest: a smaller part is not the answer, and what is unknown may be
 MIN_LEFT_SHARE = 0.01  # of the rest: less that is unexplained is not worth a word
 MOSTLY_WAITING = 0.50  # of the rest: without that, the host works ahead of the GPU
@@ -121,8 +122,17 @@ def _inside(facts: Facts) -> Finding | None:
             as_words("diagnosis_clock", facts.clock),
         ),
     )
-    where = f"in {main.words}" if main.words else "outside data, copies and the model's work"
-    return stalled(finding, few_steps_of(facts, Phase.RESIDUAL), WARN, where) or finding
+    few = few_steps_of(facts, Phase.RESIDUAL)
+    return stalled(finding, few, WARN, _where(main, rest_s)) or finding
+
+
+def _where(main: RestPart, rest_s: float) -> str:
+    """Returns what the rest of a few steps is, in words."""
+    if main.mean_s >= NEARLY_ALL * rest_s:
+        return f"in {main.words}"
+    outside = "outside data, copies and the model's work"
+    part = f", {percent(main.mean_s / rest_s)} of that in {main.words}" if main.words else ""
+    return f"{outside}{part}"
 
 
 def _severity(facts: Facts, rest_s: float, known_s: float) -> Severity | None:

@@ -8,6 +8,7 @@ own still runs.
 """
 
 import atexit
+import importlib
 import importlib.machinery
 import importlib.util
 import os
@@ -19,6 +20,12 @@ _PACKAGE = os.path.dirname(os.path.dirname(_HERE))  # noqa: PTH120
 _RANKS = ("RANK", "LOCAL_RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 """What launchers set for each of their ranks."""
 _RAY_HOOK = "traceml.integrations.ray_environment.join_workers"
+_ZERO_CODE = "traceml.integrations.zero_code"
+_JOINED = {
+    "transformers.trainer": "join_transformers",
+    "accelerate.accelerator": "join_accelerate",
+}
+"""Modules of frameworks that know no plug-ins, and what of ours names the phases of each."""
 
 
 def mark(name, text=""):
@@ -62,31 +69,52 @@ class AfterTorch:
         spec = _find_elsewhere(self, name, path, target)
         if spec is None:
             mark("no-torch", sys.executable or "this Python")
-            return None
-        loader = spec.loader
-        if not hasattr(loader, "exec_module") or isinstance(loader, type):
-            return spec  # a folder of that name, or a loader that is not this module's alone
-        execute = loader.exec_module
-
-        def execute_then_begin(module):
-            vars(loader).pop("exec_module", None)
-            try:
-                execute(module)
-                if self in sys.meta_path:
-                    sys.meta_path.remove(self)
-                _begin()
-            except BaseException as error:  # whatever `import torch` raises shows no frame of ours
-                if error.__traceback__ is not None:
-                    error.__traceback__ = error.__traceback__.tb_next
-                raise
-
-        try:
-            loader.exec_module = execute_then_begin
-        except AttributeError as error:
-            if _is_interruption(error):
-                raise
+        elif not _call_after(spec.loader, self._begin):
             mark("trouble", "torch comes from a loader that lets nobody wait for it")
         return spec
+
+    def _begin(self):
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+        _begin()
+
+
+class _AfterFramework:
+    """Waits for the modules of frameworks whose phases have names."""
+
+    def find_spec(self, name, path=None, target=None):
+        """Find such a module as Python would have, and join it when it has been executed."""
+        if name not in _JOINED or sys.version_info < (3, 10):
+            return None
+        spec = _find_elsewhere(self, name, path, target)
+        if spec is not None:
+            _call_after(spec.loader, lambda: _join(name))
+        return spec
+
+
+def _call_after(loader, done):
+    """Have `done` called once a module has been executed; whether its loader lets anybody wait."""
+    if not hasattr(loader, "exec_module") or isinstance(loader, type):
+        return True  # a folder of that name, or a loader that is not this module's alone
+    execute = loader.exec_module
+
+    def execute_then_call(module):
+        vars(loader).pop("exec_module", None)
+        try:
+            execute(module)
+            done()
+        except BaseException as error:  # whatever the import raises shows no frame of ours
+            if error.__traceback__ is not None:
+                error.__traceback__ = error.__traceback__.tb_next
+            raise
+
+    try:
+        loader.exec_module = execute_then_call
+    except AttributeError as error:
+        if _is_interruption(error):
+            raise
+        return False
+    return True
 
 
 class _OwnPackage:
@@ -133,6 +161,13 @@ def _begin():
         _stay_off("the tracer could not be loaded (" + str(error) + "; traceml is " + where + ")")
 
 
+def _join(framework):
+    join = _JOINED[framework]
+    error = _failing(lambda: getattr(importlib.import_module(_ZERO_CODE), join)())
+    if error is not None and mark("unnamed-" + framework, str(error)):
+        _say("the phases of " + framework + " have no names: " + str(error))
+
+
 def _load_tracer():
     from traceml.trace.current import begin
 
@@ -152,9 +187,14 @@ def _failing(function, *arguments):
 
 def _stay_off(reason):
     """Say why this process is not traced; the first one to find out is enough."""
-    if mark("trouble", reason) and sys.stderr is not None:
+    if mark("trouble", reason):
+        _say("tracing is off: " + reason)
+
+
+def _say(text):
+    if sys.stderr is not None:
         try:
-            sys.stderr.write("traceml: tracing is off: " + reason + "\n")
+            sys.stderr.write("traceml: " + text + "\n")
         except (OSError, ValueError) as error:
             if _is_interruption(error):
                 raise
@@ -228,7 +268,7 @@ def _arrive():
     if os.environ.get("TRACEML_RUN_FOLDER"):
         mark("python")
         _watch_end()
-        sys.meta_path[:0] = [AfterTorch(), _OwnPackage()]
+        sys.meta_path[:0] = [AfterTorch(), _AfterFramework(), _OwnPackage()]
     _run_users_own()
 
 
