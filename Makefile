@@ -122,6 +122,13 @@ $(READY): pyproject.toml hatch_build.py src/traceml/trace/build_recorder.py src/
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[all,dev]'
 	touch $(READY)
 
+# None of them may replace the torch that is there. timm and Ultralytics come where torchvision does: for the
+# CPU build of torch it is in PyTorch's own index alone, and that of PyPI breaks whatever imports it there.
 $(READY_INTEGRATIONS): $(READY)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[integrations]'
+	$(BIN)/python -c "import torch; print('torch==' + torch.__version__)" > $(VENV)/torch.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint $(VENV)/torch.txt \
+	  --editable '.[integrations]'
+	if $(BIN)/python -c 'import torchvision' 2> /dev/null; then \
+	  $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint $(VENV)/torch.txt \
+	    --editable '.[vision-frameworks]'; fi
 	touch $(READY_INTEGRATIONS)

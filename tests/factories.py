@@ -173,7 +173,8 @@ def on_nodes(
             clock_uncertainty_s=uncertainty_s if place else 0.0,
             is_finished=True,
         )
-        parts.append(NodeRecords(state, tuple(theirs), samples, run.ending))
+        pids = tuple(run.ranks[number].rank.pid for number in theirs)
+        parts.append(NodeRecords(state, tuple(theirs), samples, run.ending, pids=pids))
     return replace(
         run,
         manifest=replace(run.manifest, nodes=nodes, hostname=parts[0].state.name),

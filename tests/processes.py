@@ -78,7 +78,7 @@ def take_steps(count):
 """
 """Put before a script that is to train."""
 
-PATIENT = "from traceml.api import ask_agent; ask_agent.PATIENCE_S = 120.0\n"
+PATIENT = "from traceml.trace import ask_agent; ask_agent.PATIENCE_S = 120.0\n"
 """Put before a script that asks the agent something and is to be told, however busy the machine."""
 
 PATIENT_VIEWS = """\

@@ -6,6 +6,7 @@ before it is launched. So the idle time of the simulated GPU is known exactly, m
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -103,9 +104,18 @@ class SimulatedLoop:
         """Gradients are computed."""
         return self._phase(events.BEGIN_BACKWARD, events.END_BACKWARD, 0, launched)
 
-    def optimizer(self, *launched: tuple[int, float, float]) -> SimulatedLoop:
-        """The optimizer steps; then the tracer tells which marks the GPU has passed."""
+    def optimizer(
+        self,
+        *launched: tuple[int, float, float],
+        closure: Callable[[SimulatedLoop], object] | None = None,
+    ) -> SimulatedLoop:
+        """The optimizer calls its closure and steps; then the tracer tells which marks the GPU has
+        passed."""
         self.begin(events.BEGIN_OPTIMIZER, 1)
+        if closure is not None:
+            self.begin(events.BEGIN, events.CLOSURE)
+            closure(self)
+            self.end(events.END, events.CLOSURE)
         reached_at = self._free_at
         for kernels in launched:
             self.launches(*kernels)

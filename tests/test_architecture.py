@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -62,6 +63,17 @@ OWNERS = {
     "wandb": {"store"},
 }
 """The packages that may import each library; what is not here nobody may."""
+
+FRAMEWORKS = {
+    "Lightning": ("lightning", "pytorch-lightning"),
+    "Hugging Face: Trainer, and TRL's trainers": ("transformers", "trl"),
+    "Accelerate": ("accelerate",),
+    "DeepSpeed": ("deepspeed",),
+    "Ray Train": ("ray",),
+    "torchtitan, torchtune": (),  # loops in their style: they are no packages that scripts import
+    "timm, Ultralytics, and loops of your own": ("timm", "ultralytics"),
+}
+"""The sections of docs/frameworks.md, and the extras of what each is about."""
 
 PURE = ("steps", "facts", "diagnose", "compare", "text", "summaries", "figures")
 IMPURE = frozenset(
@@ -216,6 +228,18 @@ def test_few_files_are_too_small_to_be_worth_opening():
         and len((PACKAGE / file).read_text().splitlines()) <= SMALL_FILE_LINES
     ]
     assert len(small) <= MAX_SMALL_FILES, f"merge some of them: {', '.join(small)}"
+
+
+def test_every_framework_of_the_guide_has_an_extra_and_a_test():
+    guide = (ROOT / "docs/frameworks.md").read_text()
+    assert re.findall(r"^## (.+)$", guide, re.MULTILINE) == list(FRAMEWORKS)
+    project = (ROOT / "pyproject.toml").read_text()
+    tests = "".join(path.read_text() for path in (ROOT / "tests/integrations").glob("test_*.py"))
+    for extra in (extra for extras in FRAMEWORKS.values() for extra in extras):
+        assert re.search(rf"^{extra} = \[", project, re.MULTILINE), f"no extra {extra}"
+        module = extra.replace("-", "_")
+        asks_for_it = rf'(importorskip|skip_without)\("{module}[".]'
+        assert re.search(asks_for_it, tests), f"no test with the real {module}"
 
 
 def test_every_class_has_a_name_of_its_own():

@@ -161,6 +161,15 @@ def test_every_option_of_history_is_in_the_reference_and_no_other():
     assert set(documented) == options
 
 
+def test_every_address_of_the_server_is_in_the_reference():
+    server = (PACKAGE / "web" / "server.py").read_text()
+    paths = re.findall(r'Route\("(/[^"]*)"', server)
+    documented = section(REFERENCE, "Options of `ui`")
+    assert len(paths) > 20
+    missing = [each for each in paths if each.replace("{name}", "NAME") not in documented]
+    assert missing == ["/static/{name}"]
+
+
 def test_every_key_of_the_terminal_is_in_views():
     keys = {key for key, _ in (*terminal_help._KEYS, *terminal_help._ATTACHED)}
     assert keys <= rows(section(VIEWS, "The live terminal"))

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from traceml.api.ask_agent import final_summary, summary
     from traceml.api.query_runs import runs
+    from traceml.trace.ask_agent import final_summary, summary
     from traceml.trace.inference import time_inference
     from traceml.trace.init import init
     from traceml.trace.verbs import (
@@ -45,7 +45,7 @@ __all__ = [
 ]
 
 _MODULES = {
-    "final_summary": "traceml.api.ask_agent",
+    "final_summary": "traceml.trace.ask_agent",
     "init": "traceml.trace.init",
     "log_artifact": "traceml.trace.verbs",
     "log_metrics": "traceml.trace.verbs",
@@ -54,7 +54,7 @@ _MODULES = {
     "log_to": "traceml.trace.verbs",
     "runs": "traceml.api.query_runs",
     "show": "traceml.web.notebook",
-    "summary": "traceml.api.ask_agent",
+    "summary": "traceml.trace.ask_agent",
     "time_inference": "traceml.trace.inference",
     "trace_model_instance": "traceml.trace.verbs",
     "trace_step": "traceml.trace.verbs",

@@ -35,6 +35,7 @@ CHANGE = {
     "ranks",
     "summary",
     "action",
+    "until_step",
 }
 
 

@@ -24,7 +24,7 @@ from traceml.api.run import RunOptions, new_run
 from traceml.model.environment import MESSAGES_MARK, NOTIFY, SUMMARY_MARK
 from traceml.model.node import HEAD_MARK, HEAD_WANTED_MARK, JOIN_MARK
 from traceml.model.run import Ending
-from traceml.model.tracker import LOG_TO_MARK
+from traceml.model.tracker import LOG_TO_MARK, SAID_MARK
 from traceml.store import folder as folders
 from traceml.store import samples
 from traceml.store.node_folders import closing_words
@@ -118,6 +118,37 @@ def test_the_end_is_delivered_to_everyone_at_once(
     following.hang_up()
     assert folders.read_mark(folder, MESSAGES_MARK) is None, "the command was delivered"
     assert folders.read_mark(folder, SUMMARY_MARK) == ""
+
+
+def test_trackers_wait_for_the_first_step(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a script logs before it trains is no step: which runs it has open is not known yet."""
+    monkeypatch.setattr(tracker_processes, "TRACKER", TRACKER_STAND_IN)
+    folders.write_mark(folder, LOG_TO_MARK, "wandb")
+    following = _Following(folder)
+    trackers = following.agent._trackers
+    rank = _train(folder, 0)
+    rank.messages.params({"lr": 0.1})
+    wait_until(lambda: list(folder.glob("rank-*.messages")), "the parameters are on disk")
+    following.agent._log_to_trackers()
+    assert trackers._started == {}
+    write_steps(rank, 1)
+    wait_until(lambda: trackers._started, "a tracker's process is there")
+    following.tell({"ended": {"exit_status": 0}})
+    assert following.finish()
+    following.hang_up()
+
+
+def test_a_run_without_a_step_is_logged_to_no_tracker(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tracker_processes, "TRACKER", TRACKER_STAND_IN)
+    folders.write_mark(folder, LOG_TO_MARK, "wandb")
+    _train(folder, 0).messages.params({"lr": 0.1})
+    following = _Following(folder)
+    following.tell({"ended": {"exit_status": 0}})
+    assert following.finish()
+    following.hang_up()
+    assert folders.read_mark(folder, f"{SAID_MARK}wandb") is None
 
 
 def test_the_counters_of_the_gpu_that_a_rank_has_are_kept(

@@ -209,6 +209,24 @@ def test_memory_and_threads(rank: Actor) -> None:
     assert (before.threads, after.threads) == (1, 2)
 
 
+@pytest.mark.skipif(not hasattr(psutil, "RLIMIT_AS"), reason="told on Linux alone")
+@pytest.mark.parametrize(
+    ("limit", "name"), [("RLIMIT_AS", "address_space"), ("RLIMIT_DATA", "data")]
+)
+def test_a_limit_on_the_rank_s_own_memory_is_told(rank: Actor, limit: str, name: str) -> None:
+    sampler = ProcessSampler()
+    before = only(sampler.sample({0: rank.pid}, 0.0))
+    psutil.Process(rank.pid).rlimit(getattr(psutil, limit), (8 << 30, 9 << 30))
+    after = only(sampler.sample({0: rank.pid}, 1.0))
+    told = {f"{name}_bytes", f"{name}_limit_bytes"}
+    for field in ("address_space", "data"):
+        for each in (f"{field}_bytes", f"{field}_limit_bytes"):
+            assert getattr(before, each) is None
+            assert (getattr(after, each) is not None) is (each in told)
+    assert getattr(after, f"{name}_limit_bytes") == 8 << 30
+    assert 1 << 20 < getattr(after, f"{name}_bytes") < 8 << 30
+
+
 def test_rank_started_by_another_rank_is_not_its_worker(rank: Actor) -> None:
     spawned = rank.start_worker()
     rank.do("tell 0 start")

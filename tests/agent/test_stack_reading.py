@@ -31,6 +31,7 @@ TIMED = Frame(f"{OURS}/models.py", 150, "Models._wrap.<locals>.timed")
 MODULE = Frame(f"{TORCH}/nn/modules/module.py", 1778, "Module._wrapped_call_impl")
 BACKWARD = Frame(f"{TORCH}/autograd/__init__.py", 395, "backward")
 WRAPPER = Frame(f"{TORCH}/optim/optimizer.py", 517, "Optimizer.profile_hook_step.<locals>.wrapper")
+CLOSURE = Frame(f"{OURS}/closures.py", 35, "timing.<locals>.timed.<locals>.timed_closure")
 LOADER = Frame(f"{TORCH}/utils/data/dataloader.py", 700, "_BaseDataLoaderIter.__next__")
 MAIN_LINE = CodeLine("main", "train.py", 20)
 
@@ -81,6 +82,13 @@ def read(*inner: Frame, also: tuple[Frame, ...] = ()) -> Any:
             "Net.forward",
             CodeLine("closure", "data.py", 7),
             id="a closure's forward is forward",
+        ),
+        pytest.param(
+            (user("closure"), CLOSURE, WRAPPER, MAIN),
+            "residual",
+            "closure",
+            None,
+            id="what a closure does besides is the script's own",
         ),
         pytest.param(
             (Frame(f"{TORCH}/optim/optimizer.py", 1057, "Optimizer.zero_grad"), MAIN),

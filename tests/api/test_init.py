@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from factories import make_run
 from processes import (
     PYTHON,
     STEPS,
@@ -22,7 +23,20 @@ from processes import (
     started,
     wait_until,
 )
-from traceml.model.environment import HEAD, MARKS, RUN_FOLDER, SUMMARY_MARK
+from run_folders import write_run
+from traceml.agent.node_duties import NodeDuties
+from traceml.model.environment import (
+    DEEP,
+    ESSENTIAL,
+    HEAD,
+    MARKS,
+    PROFILE,
+    RUN_FOLDER,
+    SUMMARY_MARK,
+)
+from traceml.model.errors import UsageError
+from traceml.model.node import HEAD_MARK, HEAD_WANTED_MARK, JOIN_MARK
+from traceml.store import folder as folders
 from traceml.trace import init
 
 INIT = STEPS + "import os, sys, time, traceml\ntraceml.init()\n"
@@ -204,6 +218,31 @@ def test_a_workers_callback_is_never_refused_because_of_a_name(tmp_path: Path) -
     assert bad.folder.name.startswith("train-")
 
 
+@pytest.mark.parametrize(
+    ("before", "argument", "is_deep"),
+    [
+        ("", "profile='deep'", True),
+        (f"import os\nos.environ['{PROFILE}'] = 'deep'\n", "", True),
+        ("", "profile='essential'", False),
+    ],
+    ids=["argument", "variable", "essential"],
+)
+def test_the_profile_is_chosen_by_name(
+    tmp_path: Path, before: str, argument: str, is_deep: bool
+) -> None:
+    script = f"{before}import traceml\ntraceml.init({argument})\n" + TORCH_STEPS
+    done = _run(tmp_path, script + "take_steps(20)\n")
+    assert (done.status, done.stderr) == (0, "")
+    assert (done.summary["layers"] is not None) == is_deep
+    assert folders.read_manifest(done.folder).profile == (DEEP if is_deep else ESSENTIAL)
+
+
+@pytest.mark.parametrize("profile", ["Deep", "", None, 1])
+def test_a_profile_that_there_is_not_is_refused(profile: object) -> None:
+    with pytest.raises(UsageError, match="expected 'essential' or 'deep'"):
+        init.init(profile=profile)  # type: ignore[arg-type]
+
+
 def test_the_runs_token_is_on_no_command_line(tmp_path: Path) -> None:
     """Of a worker of Ray's on a further machine: everybody on it can read command lines."""
     head = {"run_id": "r", "host": "127.0.0.1", "port": 9, "token": "S3CRET"}
@@ -263,6 +302,29 @@ def test_a_killed_agent_has_a_successor_at_the_end(tmp_path: Path) -> None:
     assert (done.status, done.lines_of_ours()) == (0, [])
     assert done.steps == 10
     done.assert_nothing_is_left()
+
+
+def test_the_successor_of_a_nodes_agent_says_where_the_run_is(tmp_path: Path) -> None:
+    """The folder has moved into the head's, and its old path was a link meanwhile."""
+    head = write_run(tmp_path / "head", make_run(ranks=2), is_over=False)
+    folders.write_mark(head, HEAD_WANTED_MARK, json.dumps({"master": "127.0.0.1"}))
+    duties = NodeDuties(head, print)
+    duties.look()
+    address = folders.read_mark(head, HEAD_MARK)
+    assert address is not None
+    (tmp_path / "train.py").write_text(INIT + "take_steps(5)\n" + WAITS + "take_steps(5)\n")
+    with started([PYTHON, "train.py"], tmp_path) as running:
+        running.wait_for("ready")
+        folder = running.folder
+        kill(running.agent())
+        folders.write_mark(folder, JOIN_MARK, address)
+        (tmp_path / "go").touch()
+        done = running.finish()
+    duties.close()
+    assert done.status == 0
+    (line,) = done.lines_of_ours()
+    assert line.endswith(f"{head / folders.SUMMARY}")
+    assert not os.path.lexists(folder)
 
 
 def test_ctrl_c_in_the_script_is_the_scripts(tmp_path: Path) -> None:

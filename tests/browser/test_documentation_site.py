@@ -6,6 +6,7 @@ What the browser does not show is checked without one.
 from __future__ import annotations
 
 import os
+import py_compile
 import shutil
 import subprocess
 import sys
@@ -81,6 +82,7 @@ class Site:
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Site:
     folder = tmp_path_factory.mktemp("site").resolve()
+    py_compile.compile(str(ROOT / "docs" / "site_pages.py"))  # as whoever imports it leaves it
     done = build(ROOT, folder)
     assert done.returncode == 0, done.stderr
     pages = {}
@@ -126,6 +128,11 @@ def test_nothing_is_loaded_from_another_machine_or_missing(site: Site):
         assert (elsewhere, list(site.missing(path, page.loaded))) == ([], [])
     styles = "".join(path.read_text() for path in site.folder.rglob("*.css"))
     assert "url(http" not in styles and "@import" not in styles
+
+
+def test_no_program_is_in_the_site(site: Site):
+    found = [path.name for path in site.folder.rglob("*") if path.suffix in (".py", ".pyc")]
+    assert found == []
 
 
 def test_every_page_is_in_the_navigation(site: Site):

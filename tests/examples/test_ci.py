@@ -144,7 +144,7 @@ def test_an_equal_change_passes(equal: Judged):
     assert "Gate: passed" in equal.shown
 
 
-@pytest.fixture(params=["slower", "equal"])
+@pytest.fixture(params=[pytest.param(each, marks=pytest.mark.slow) for each in ("slower", "equal")])
 def judged(request: pytest.FixtureRequest) -> Judged:
     found: Judged = request.getfixturevalue(request.param)
     return found

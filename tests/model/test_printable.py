@@ -3,6 +3,7 @@
 import pytest
 
 from traceml.model.printable import (
+    file_lines,
     one_line,
     pad_left,
     pad_right,
@@ -41,6 +42,20 @@ def test_a_long_text_of_many_lines_is_one_short_line() -> None:
 def test_a_label_is_cut_after_a_whole_word(text: str, shown: str) -> None:
     assert shorten_at_word(text, 23) == shown
     assert len(shorten_at_word(text, 23)) <= 23
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        ("", []),
+        ("a\nb", ["a", "b"]),
+        ("a\r\nb\rc\n", ["a", "b", "c"]),
+        ("a\n\n", ["a", ""]),
+        ("a\fb\x85c\u2028d\n", ["a\fb\x85c\u2028d"]),
+    ],
+)
+def test_lines_end_where_a_compiler_ends_them(text: str, lines: list[str]) -> None:
+    assert file_lines(text) == lines
 
 
 def test_a_long_name_keeps_its_end() -> None:

@@ -163,10 +163,14 @@ BLOCK = "MIIEpAIBAAKCAQEA1234567890abcdefghij"
         pytest.param("'redis://:pw@host'", "'redis://***@host'", id="a URL"),
         pytest.param(
             f"+-----BEGIN EC PRIVATE KEY-----\n+{BLOCK}\n+ab=\n+-----END EC PRIVATE KEY-----\n+x",
-            "+***\n+x",
+            "+***\n+***\n+***\n+***\n+x",
             id="a private key",
         ),
-        pytest.param(f"-----BEGIN PRIVATE KEY-----\n+{BLOCK}\n+{BLOCK}", "***", id="a key cut off"),
+        pytest.param(
+            f"-----BEGIN PRIVATE KEY-----\n+{BLOCK}\n+{BLOCK}",
+            "***\n+***\n+***",
+            id="a key cut off",
+        ),
     ],
 )
 def test_a_secret_in_code_is_masked(code: str, kept: str) -> None:

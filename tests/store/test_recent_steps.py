@@ -156,6 +156,28 @@ def test_a_rank_started_again_counts_on_and_its_window_is_its_own(last, tracer):
     assert window.ranks[0].earlier_steps == 0
 
 
+@pytest.mark.parametrize(
+    "former", [(30, 29), (29, 30), (30, 0)], ids=["less far", "further", "alone before"]
+)
+def test_a_new_attempt_begins_with_the_same_number_on_every_rank(last, tracer, former):
+    for rank, steps in enumerate(former):
+        if steps:
+            made = tracer(rank=rank, pid=100 + rank, steps=256)
+            slow_steps(made, steps)
+            follow(last, made.path, is_last=rank == 1)
+    second = [
+        tracer(rank=rank, pid=200 + rank, steps=256, unix_s=1_800_000_060.0) for rank in (0, 1)
+    ]
+    for made in second:
+        slow_steps(made, 12)
+        follow(last, made.path)
+    last.window()
+    follow(last, second[0].path.with_name("rank-0-100.ring"), is_last=True)  # it is let go late
+    slow_steps(second[0], 1)
+    follow(last, second[0].path)
+    assert numbers(last.window()) == {0: [31, 43], 1: [31, 42]}
+
+
 def test_a_rank_that_has_ended_holds_up_no_other(last, tracer):
     ranks = [tracer(rank, pid=100 + rank, steps=512) for rank in range(2)]
     for made in ranks:

@@ -15,6 +15,7 @@ import pytest
 from factories import make_run, make_samples
 from node_runs import bring_to_head, write_nodes
 from run_folders import write_run
+from traceml.facts.step_table import complete_steps
 from traceml.model.errors import RunNotFound
 from traceml.model.record_layout import STEP_BYTES, StepFlag
 from traceml.model.run import Manifest
@@ -224,6 +225,24 @@ def test_a_rank_that_started_again_goes_on_where_it_was(tracer: Tracers, run_fol
     assert began == pytest.approx([STARTED_S, STARTED_S + 11e-6, STARTED_S + 60], abs=1e-6)
     same(found, followed(run_folder).ranks()[0])
     check_totals(run_folder, follower.ranks())
+
+
+def test_a_new_attempt_begins_with_the_same_number_on_every_rank(
+    tracer: Tracers, run_folder: Path
+) -> None:
+    follower = RunFollower(run_folder)
+    for attempt, counts in enumerate([(10,), (7, 6, 5), (8, 8, 8)]):
+        for rank, count in enumerate(counts):
+            made = tracer(rank=rank, pid=100 * attempt + rank, unix_s=STARTED_S + 60 * attempt)
+            made.step(count)
+            made.drain(run_folder, everything=True)
+            follower.refresh()
+    found = [np.flatnonzero(rank.steps).tolist() for rank in follower.ranks()]
+    assert found[1] == [*range(10, 16), *range(17, 25)]
+    loaded = [complete_steps(rank).index.tolist() for rank in load_run(run_folder).ranks]
+    assert found == loaded
+    for one, other in zip(follower.ranks(), followed(run_folder).ranks(), strict=True):
+        same(one, other)
 
 
 def test_processes_side_by_side_are_numbered_as_a_load_numbers_them(

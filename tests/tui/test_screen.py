@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import pty
 import termios
@@ -217,6 +218,11 @@ def terminal() -> Iterator[tuple[int, int]]:
         os.close(descriptor)
 
 
+async def read(descriptor: int) -> bytes:
+    """What comes next from a terminal, while the view goes on."""
+    return await asyncio.to_thread(os.read, descriptor, 100)
+
+
 def test_what_is_typed_reaches_the_command(terminal: tuple[int, int]) -> None:
     ours, theirs = terminal
     link, other_end = os.pipe()
@@ -226,7 +232,7 @@ def test_what_is_typed_reaches_the_command(terminal: tuple[int, int]) -> None:
         async with shown(attachment=attachment) as (app, pilot):
             assert os.get_terminal_size(theirs).columns == app._view.output.size.width
             await pilot.press("i", *"[b]q", "enter")
-            assert os.read(theirs, 100) == b"[b]q\n"
+            assert await read(theirs) == b"[b]q\n"
             modes = termios.tcgetattr(theirs)
             modes[3] &= ~termios.ECHO
             termios.tcsetattr(theirs, termios.TCSANOW, modes)
@@ -234,8 +240,8 @@ def test_what_is_typed_reaches_the_command(terminal: tuple[int, int]) -> None:
             await pilot.pause()
             assert "secret" not in seen(app)
             await pilot.press("enter", "ctrl+d")
-            assert os.read(theirs, 100) == b"secret\n"
-            assert os.read(theirs, 100) == b""  # the end of the input
+            assert await read(theirs) == b"secret\n"
+            assert await read(theirs) == b""  # the end of the input
             os.close(other_end)
             while app.is_running:
                 await pilot.pause(0.01)
@@ -256,7 +262,7 @@ def test_ctrl_c_goes_to_the_command_and_the_view_stays(terminal: tuple[int, int]
         async with shown(attachment=Attachment(link, Keyboard(ours))) as (app, pilot):
             await pilot.press("ctrl+c", "ctrl+backslash")
             await pilot.pause()
-            assert os.read(theirs, 100) == b"\x03\x1c"
+            assert await read(theirs) == b"\x03\x1c"
             assert app.is_running
 
     wait(test())

@@ -25,13 +25,14 @@ from traceml.agent.processes import is_alive, process_of
 from traceml.model.environment import NO_TORCH_MARK, PYTHON_MARK, TORCH_MARK, TROUBLE_MARK
 from traceml.model.errors import TraceMLError, UnreadableRecords
 from traceml.model.printable import printable
-from traceml.model.run import DISK_FULL, Ending
+from traceml.model.run import DISK_FULL, NO_TORCH, NO_TRACER, Ending
 from traceml.store import folder as folders
 from traceml.store.failures import remove_ring
 from traceml.store.load import drain_rings, load_run, ring_paths
 from traceml.store.node_folders import NODES, node_folders
 from traceml.store.records import RankRecords, RunRecords
 from traceml.store.rings import RingReader
+from traceml.store.shared_names import take_wanted_name
 from traceml.summaries.build import build, flat_numbers, with_text
 from traceml.summaries.record import Summary
 from traceml.text.summary import summary_text
@@ -58,6 +59,8 @@ def recover(folder: Path, others: Sequence[Path] = ()) -> Summary:
             if ring_paths(node, folders.read_manifest(node)):  # it shares the folder with us
                 mark_finished(node, is_finished=not _bring_to_disk(node))
     notes = _bring_to_disk(head)
+    if node_folders(head):
+        take_wanted_name(head)
     return summarise(head, [note for note in notes if note.startswith(DISK_FULL)])
 
 
@@ -171,14 +174,14 @@ def _why_no_steps(folder: Path) -> str:
         return "No training step was seen before the process ended."
     if folders.read_mark(folder, PYTHON_MARK) is None:
         return (
-            "No Python interpreter loaded the tracer: the command started none, or python -I, -E "
+            f"{NO_TRACER}: the command started none, or python -I, -E "
             "or -S, a replaced PYTHONPATH, or a sitecustomize ahead of ours kept it out."
         )
     interpreter = folders.read_mark(folder, NO_TORCH_MARK)
     if folders.read_mark(folder, TORCH_MARK) is None and interpreter is not None:
         return f"The script asked for torch, which {interpreter} does not have."
     if folders.read_mark(folder, TORCH_MARK) is None:
-        return "The script never imported torch."
+        return f"{NO_TORCH}."
     return "The script imported torch, but no optimizer step and no backward pass completed a step."
 
 

@@ -112,7 +112,7 @@ class LineageCapture:
         self._find_repository()
 
     def _find_repository(self) -> None:
-        """Returns the repository of the script, or else of the folder it runs in."""
+        """Keeps the state of the repository of the script, or else of the folder it runs in."""
         script = self._script()
         places = [*([script.parent] if script else []), self._working_folder]
         code, diff = None, ""  # of no repository, also where a launcher's had been found before

@@ -52,6 +52,7 @@ from traceml.store.failures import remove_ring, script_pids
 from traceml.store.load import not_on_disk, ring_paths
 from traceml.store.node_folders import closing_words
 from traceml.store.samples import SampleFile
+from traceml.store.shared_names import settle, take_wanted_name
 from traceml.store.stack_samples import StackSampleFile
 
 TICK_S = 0.1
@@ -252,11 +253,17 @@ class Agent:
             if not self._watch.has_ended(followed.pid) or is_alive(followed.process):
                 continue
             self._drain(followed, everything=True)
+            self._guarded(self._log_to_trackers)  # of a short run, this has its first steps
             self._rings.let_go(followed)
 
     def _log_to_trackers(self) -> None:
-        """The machine that rank 0 trains on logs the run to trackers, no other."""
-        if any(followed.rank == 0 for followed in self._rings.followed()):
+        """The machine that rank 0 trains on logs the run to trackers, no other.
+
+        From its first step on: a training that logs parameters and then prepares its data, or
+        compiles, for minutes has not been asked yet which runs it has open.
+        """
+        followed = self._rings.followed()
+        if any(each.rank == 0 and each.ring.written() for each in followed):
             self._trackers.start_wanted()
 
     # What goes wrong
@@ -406,11 +413,11 @@ class Agent:
             folders.remove_rings(self._manifest)
             return False
         self._find_rings()
-        self._guarded(self._log_to_trackers)
         self._guarded(self._look_for_last_deaths)
         drained = [
             self._guarded(self._drain, followed, True) for followed in self._rings.followed()
         ]
+        self._guarded(self._log_to_trackers)
         self._guarded(folders.release_room, self._folder)
         self._guarded(self._end.write_ending)
         self._guarded(self._finish_artifacts)
@@ -446,6 +453,8 @@ class Agent:
             folders.remove_summary(self._folder)
         else:
             self._guarded(self._nodes.wait_for_nodes)
+            if self._nodes.is_head:
+                self._guarded(take_wanted_name, self._folder)
             summary, status = summarise(self._folder, notes), self._end.exit_status
             self._guarded(self._notifier.send_end, summary, status)
             self._guarded(self._otlp.send_end, summary, status)
@@ -458,7 +467,7 @@ class Agent:
         if words is not None and self._end.is_owned_by_trainer:
             folders.write_mark(self._folder, CLOSING_MARK, words)
         if self._end.is_left_alone or self._is_detached:
-            folders.settle(self._folder)  # otherwise whoever started us, who still needs the path
+            settle(self._folder)  # otherwise whoever started us, who still needs the path
 
     def _wait_for_deliveries(self) -> None:
         """All have begun: the slowest of them is what the end of the run waits for."""

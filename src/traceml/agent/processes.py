@@ -124,6 +124,7 @@ class ProcessSampler:
             workers_rss_bytes=_whole(_sum(now[worker].rss_bytes for worker in workers)),
             train_thread_cpu_s=now[pid].train_cpu_s,
             train_thread_wait_s=now[pid].queued_s,
+            **_limits(self._followed[pid]),
         )
 
     def _runqueue_share(
@@ -254,6 +255,26 @@ def _threads(process: psutil.Process) -> int | None:
         return int(process.num_threads())
     except (psutil.NoSuchProcess, psutil.AccessDenied):
         return None
+
+
+def _limits(process: psutil.Process) -> dict[str, int]:
+    """Returns the limits that are set on a process's memory, and how much it has of it."""
+    if not hasattr(psutil, "RLIMIT_AS"):  # Linux alone tells them of another process
+        return {}
+    try:
+        address_space, _ = process.rlimit(psutil.RLIMIT_AS)
+        data, _ = process.rlimit(psutil.RLIMIT_DATA)
+        if address_space == data == psutil.RLIM_INFINITY:
+            return {}
+        held = process.memory_info()
+    except (psutil.NoSuchProcess, psutil.AccessDenied):
+        return {}
+    found: dict[str, int] = {}
+    if address_space != psutil.RLIM_INFINITY:
+        found |= {"address_space_bytes": held.vms, "address_space_limit_bytes": address_space}
+    if data != psutil.RLIM_INFINITY:
+        found |= {"data_bytes": held.data, "data_limit_bytes": data}
+    return found
 
 
 def _thread_accounts(pid: int, thread: int | None) -> tuple[float | None, float | None]:

@@ -38,6 +38,7 @@ _OUR_FORWARD = re.compile(r"/traceml/trace/models\.py$")
 _LOADER = re.compile(r"/torch/utils/data/|/traceml/trace/loaders\.py$")
 _BACKWARD = re.compile(r"/torch/autograd/(__init__|graph)\.py$")
 _OPTIMIZER = re.compile(r"/torch/optim/optimizer\.py$")
+_CLOSURE = re.compile(r"/traceml/trace/closures\.py$")
 _COPY = re.compile(r"/traceml/trace/copies\.py$")
 _MODULE = re.compile(r"/torch/nn/modules/module\.py$")
 _LOSS = re.compile(r"/torch/nn/modules/loss\.py$")
@@ -239,6 +240,8 @@ def _begins(stack: Stack, depth: int, frame: Frame, is_ours_seen: bool) -> Phase
         return Phase.BACKWARD
     if _OPTIMIZER.search(file) and name == "wrapper":  # around every `step` alone
         return Phase.OPTIMIZER
+    if _CLOSURE.search(file):  # the script's own code inside a step
+        return Phase.RESIDUAL
     if _COPY.search(file):
         return Phase.H2D
     if waits_for_others(file):

@@ -5,10 +5,12 @@ from __future__ import annotations
 import itertools
 import os
 import socket
+import tempfile
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from traceml import __version__
@@ -18,7 +20,7 @@ from traceml.launch import supervise
 from traceml.launch.messages import say
 from traceml.launch.tasks_on_machine import TaskRun, TasksOnMachine
 from traceml.launch.views import open_view
-from traceml.model.environment import NOTIFY, TOKEN
+from traceml.model.environment import MOVED_MARK, NOTIFY, TOKEN
 from traceml.model.errors import TraceMLError, UsageError
 from traceml.model.launcher_place import (
     has_rank,
@@ -31,6 +33,7 @@ from traceml.model.secrets import masked
 from traceml.model.tracker import LOG_TO_MARK, closing_messages
 from traceml.store import folder as folders
 from traceml.store.node_folders import closing_words, leave_head, node_name, parse_head
+from traceml.store.shared_names import note_wanted_name, settle
 
 LIVE_MODES = ("cli", "dashboard")
 """Modes that show the output, and therefore store it."""
@@ -99,7 +102,7 @@ def run(command: list[str], subject: str, options: RunOptions) -> tuple[int, Pat
     view = open_view(options.mode, folder)
     shown = supervise.RunDisplay(view, options.save_output or options.mode in LIVE_MODES)
     status = supervise.run(command, _environment(made, options), to, shown)
-    folder = folders.moved_to(to.manifest) or folders.settle(folder)
+    folder = folders.moved_to(to.manifest) or settle(folder)
     words = closing_words(folder)
     if words is None:
         _notify_of_end(folder, status, agents)
@@ -152,11 +155,30 @@ def _environment(run: TaskRun, options: RunOptions) -> dict[str, str]:
 
 
 def new_run(subject: str, command: list[str], options: RunOptions) -> Path:
-    """Creates the folder of a new run and writes its manifest.
+    """Creates the folder of a new run and writes its manifest; where its logs folder cannot be
+    written, and the job has other machines that get the records, in a temporary one.
 
     Raises UsageError where the name is invalid or taken, OSError where nothing can be written.
     """
-    folder = _create(subject, options, _may_have_others(command, options))
+    try:
+        return _make_folder(subject, command, options)
+    except OSError as error:
+        if not _may_have_machines(command, options):
+            raise
+        own = Path(tempfile.mkdtemp(prefix="traceml-logs-"))
+        folder = _make_folder(subject, command, replace(options, logs_dir=own))
+        trouble = (
+            f"{options.logs_dir.absolute()} cannot be written here ({error.strerror}): this "
+            f"machine's records are in {folder}"
+        )
+        folders.write_mark(folder, MOVED_MARK, trouble)
+        say(trouble)
+        return folder
+
+
+def _make_folder(subject: str, command: list[str], options: RunOptions) -> Path:
+    options = replace(options, node_rank=options.node_rank or commands.node_rank(command))
+    folder, wanted = _create(subject, options, _may_have_others(command, options))
     manifest = Manifest(
         run_name=folder.name,
         started_unix_s=time.time(),
@@ -174,6 +196,7 @@ def new_run(subject: str, command: list[str], options: RunOptions) -> Path:
     )
     try:
         folders.write_manifest(folder, manifest)
+        note_wanted_name(folder, wanted)
         if options.log_to:
             folders.write_mark(folder, LOG_TO_MARK, ",".join(options.log_to))
     except OSError:
@@ -182,67 +205,88 @@ def new_run(subject: str, command: list[str], options: RunOptions) -> Path:
     return folder
 
 
-_MACHINES = ("GROUP_WORLD_SIZE", "SLURM_NNODES", "PET_NNODES")
-"""What torch's launcher, Slurm and Kubernetes' operator set to the number of a job's machines."""
+_MACHINES_OF_JOB = ("GROUP_WORLD_SIZE", "SLURM_NNODES", "PET_NNODES")
+"""What torch's launcher, Slurm and Kubernetes' operator set to the number of a job's machines.
+
+Slurm's is that of the whole allocation, which a batch script knows: `launcher_place` asks on how
+many of them the ranks of one step are.
+"""
 
 
 def _may_have_others(command: list[str], options: RunOptions) -> bool:
     """Returns whether the job has, or may have, further machines or tasks that create runs."""
-    said = (os.environ.get(name, "1") for name in _MACHINES)
-    asks = any(word.replace("_", "-").startswith("--nnodes") for word in command)
     is_task = has_rank() and place_in_environment().local_world > 1
+    return is_task or _may_have_machines(command, options)
+
+
+def _may_have_machines(command: list[str], options: RunOptions) -> bool:
+    """Returns whether the job has, or may have, further machines, as far as anybody says."""
+    said = (os.environ.get(name, "1") for name in _MACHINES_OF_JOB)
     return (
         options.nodes > 1
-        or asks
-        or is_task
+        or commands.asks_for_machines(command)
         or spans_machines()
         or any(each != "1" for each in said)
     )
 
 
-def _create(subject: str, options: RunOptions, may_have_others: bool) -> Path:
-    """Creates the run's folder; on a machine that is not the job's first one, under a name of its
-    own: they may share a logs folder. A job of several machines or tasks is never refused because
-    of a run that may be its own."""
-    name, logs, overwrite = options.run_name, options.logs_dir, options.overwrite
+def _create(subject: str, options: RunOptions, may_have_others: bool) -> tuple[Path, str]:
+    """Creates the run's folder; returns it and the name that the run is to have.
+
+    On a machine that is not the job's first one, the folder has a name of its own: they may share a
+    logs folder. A job of several machines or tasks is never refused because of a run that may be
+    its own.
+    """
+    name, logs = options.run_name, options.logs_dir
     if name is None:
-        return folders.create_unique(logs, subject)
+        folder = folders.create_unique(logs, subject)
+        return folder, folder.name
     spared_s = folders.FRESH_S if may_have_others else 0.0
+    create = partial(folders.create, logs, overwrite=options.overwrite, spared_s=spared_s)
     names = [name]
     if slurm_restarts():  # what was recorded before the job was put back into the queue stays
         names.append(f"{name}.restart-{slurm_restarts()}")
     for each in names:
         of_this_machine = f"{each}.{node_name(socket.gethostname())}"
         wanted = of_this_machine if options.node_rank else each
+        is_last = each is names[-1]
         try:
-            return folders.create(logs, wanted, overwrite, spared_s)
+            return create(wanted), each
         except UsageError:
-            # Another machine of the same job may have been first, or a task whose run is over: only
-            # their ranks know which is which, and containers often have one hostname.
-            is_last = each is names[-1]
-            is_valid = folders.is_run_name(f"{of_this_machine}-999")
-            is_of_this_job = (may_have_others and is_valid) and (
-                folders.began_within(folders.YOUNG_S, logs / wanted)
-                if is_last
-                else folders.is_going_on_elsewhere(logs / wanted)
-            )
-            if is_of_this_job:
-                further = (f"{of_this_machine}-{number}" for number in itertools.count(2))
-                free = itertools.chain([of_this_machine], further)
-                return _create_first_free(logs, free, overwrite, spared_s)
+            may_be_own = may_have_others and folders.is_run_name(f"{of_this_machine}-999")
+            if may_be_own and _is_of_this_job(logs / wanted, is_last):
+                free = itertools.chain([of_this_machine], _numbered(of_this_machine, 2))
+                return _create_first_free(create, free), each
             if is_last and not options.is_never_refused:
                 raise
     if not folders.is_run_name(f"{name}-restart-1"):
-        return folders.create_unique(logs, subject)
-    restarts = (f"{name}-restart-{number}" for number in itertools.count(1))
-    return _create_first_free(logs, restarts, overwrite, spared_s)
+        folder = folders.create_unique(logs, subject)
+    else:
+        folder = _create_first_free(create, _numbered(f"{name}-restart", 1))
+    return folder, folder.name
 
 
-def _create_first_free(logs: Path, names: Iterable[str], overwrite: bool, spared_s: float) -> Path:
+def _is_of_this_job(folder: Path, is_last: bool) -> bool:
+    """Returns whether the run that has a name may be of the job that asks for it.
+
+    Another machine of the job may have been first, or a task whose run is over: only their ranks
+    know which is which, and containers often have one hostname. A name before the last one is
+    usually that of the run before the job was put back into the queue.
+    """
+    if is_last:
+        return folders.began_within(folders.YOUNG_S, folder)
+    return folders.is_going_on_elsewhere(folder)
+
+
+def _numbered(name: str, first: int) -> Iterator[str]:
+    return (f"{name}-{number}" for number in itertools.count(first))
+
+
+def _create_first_free(create: Callable[[str], Path], names: Iterable[str]) -> Path:
     """Creates a run's folder under the first name that is not taken, of names without end."""
     for each in names:
         try:
-            return folders.create(logs, each, overwrite, spared_s)
+            return create(each)
         except UsageError:
             if not folders.is_run_name(each):  # too long: a number does not help
                 raise

@@ -13,7 +13,7 @@ from traceml.facts.history import History
 from traceml.figures.page import Head, RunState
 from traceml.figures.words import joined, line
 from traceml.model.quantities import NOT_MEASURED, count, duration, rate
-from traceml.model.run import Manifest
+from traceml.model.run import Manifest, status_words
 from traceml.summaries.record import SectionSummary, Summary
 
 TOTALS = (
@@ -59,8 +59,10 @@ class RunStanding:
     def state_words(self) -> str:
         """The state in words."""
         if self.state == "failed" and self.exit_status is not None:
-            verb = _BY_A_PERSON.get(self.exit_status, "failed")
-            return f"{verb} with status {self.exit_status}"
+            verb = _BY_A_PERSON.get(self.exit_status)
+            if verb is not None:
+                return f"{verb} with status {self.exit_status}"
+            return f"failed with {status_words(self.exit_status)}"
         return "lost: its end was not recorded" if self.state == "lost" else self.state
 
 

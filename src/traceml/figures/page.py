@@ -235,6 +235,8 @@ class Lines(Struct, frozen=True, tag="lines"):
     """What the axis leaves out, in words; on a logarithmic axis everything has its place."""
     is_curve: bool = False
     """A quantity of learning: readers may smooth it, and draw it on a logarithmic axis."""
+    is_log: bool = False
+    """The vertical axis is logarithmic: some lines are thousands of times above others."""
     band: str | None = None
     """What the bands are, where they do not reach from the lowest to the highest value."""
 

@@ -15,6 +15,7 @@ from traceml.summaries.own_time import own_ms
 from traceml.summaries.record import SectionSummary, Window
 from traceml.summaries.step_parts import step_parts
 from traceml.text import phases as text_phases
+from traceml.text.goodput import analysed_words
 
 STRAGGLER = "STRAGGLER"
 
@@ -40,12 +41,13 @@ def phase_tree(section: SectionSummary, times: Metrics, whose: str) -> Tree | No
     if between is not None:
         wall = step.ms + between.ms
         whole = text_phases.TreeLine("wall time per step", wall, STEP, (step, between))
-    covers, idle = _covers(section.global_.window), text_phases.gpu_idle_words(times)
+    said = (text_phases.gpu_idle_words(times), analysed_words(section))
+    caption = " ".join((_covers(section.global_.window), *(f"{each}." for each in said if each)))
     return Tree(
         id="phase-tree",
         title=titled("Where a mean step goes", whose),
         root=_branch(whole, whole.ms, STEP),
-        caption=f"{covers} {idle}." if idle else covers,
+        caption=caption,
     )
 
 

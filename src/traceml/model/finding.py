@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
+from typing import NamedTuple
 
 from traceml.model.evidence import Evidence
 from traceml.model.phase import Phase
@@ -176,6 +177,19 @@ def consequence(kind: str | None, severity: str | None) -> Consequence:
     return Consequence.WILL_END_IT if kind in _WILL_END and is_critical else Consequence.SLOWS_IT
 
 
+class StepSpan(NamedTuple):
+    """The steps that a finding is about, counted from 1 over the whole run."""
+
+    first: int
+    last: int | None = None
+    """`None`: it holds on."""
+
+    @classmethod
+    def at(cls, step: int) -> StepSpan:
+        """Of what happened in one step."""
+        return cls(step, step)
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One claim about a run, with the numbers that support it."""
@@ -194,6 +208,9 @@ class Finding:
     lost_s_per_step: float | None = None
     part_of: Kind | None = None
     """The finding that holds this one's lost time already: the two are not to be added up."""
+    steps: StepSpan | None = None
+    """Where in the run it is: since which step it holds, or in which it happened. `None`: it is
+    about everything that was looked at, or nobody knows."""
     is_between_steps: bool = False
     """The time passes between steps, where no phase is: its share is one of the wall time."""
     is_one_off: bool = False

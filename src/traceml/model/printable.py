@@ -51,6 +51,13 @@ def printable_lines(text: str) -> str:
     return "\n".join(map(printable, text.split("\n")))
 
 
+def file_lines(text: str) -> list[str]:
+    """The lines of a file as compilers and git count them. `str.splitlines` ends one at a form feed
+    and at other characters that stand within a line, too."""
+    lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    return lines if lines[-1] else lines[:-1]
+
+
 def one_line(text: object, max_length: int | None = None) -> str:
     """Anything as one printable line, single blanks between its words, cut to a length."""
     shown = printable(" ".join(str(text).split()))

@@ -31,6 +31,11 @@ class Rank:
     tell. Numbers do not identify a GPU: torch counts those it may use, NVML those there are."""
 
     @property
+    def accelerator(self) -> str:
+        """The name of the device that it trains on; empty where that is the CPU."""
+        return self.device_name or ("" if self.device == "cpu" else self.device)
+
+    @property
     def is_on_gpu(self) -> bool:
         """Whether it trains on a CUDA device."""
         return self.device.startswith("cuda")

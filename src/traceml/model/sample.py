@@ -66,6 +66,14 @@ class ProcessSample:
     """CPU time of the training thread since it began: a counter."""
     train_thread_wait_s: float | None = None
     """How long the training thread has waited for a core since it began: a counter."""
+    address_space_bytes: int | None = None
+    """Of the rank's own process, where RLIMIT_AS limits it …"""
+    address_space_limit_bytes: int | None = None
+    """… and to how much; `None` without that limit."""
+    data_bytes: int | None = None
+    """The memory of the rank's own process that RLIMIT_DATA limits …"""
+    data_limit_bytes: int | None = None
+    """… and to how much; `None` without that limit."""
 
 
 class GpuInterval(NamedTuple):

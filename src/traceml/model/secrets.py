@@ -124,7 +124,7 @@ def masked_text(text: str) -> str:
     if not any(hint in small for hint in _HINTS):
         return text
     patterns = _patterns()
-    text = patterns.key_block.sub(MASK, text)
+    text = patterns.key_block.sub(_masked_block, text)
     text = patterns.credentials.sub(MASK, text)
     text = patterns.header.sub(rf"\1{MASK}", text)
     text = patterns.login.sub(rf"\1{MASK}\3", text)
@@ -240,6 +240,14 @@ class _Patterns:
 @cache
 def _patterns() -> _Patterns:
     return _Patterns()
+
+
+def _masked_block(found: re.Match[str]) -> str:
+    """Returns as many lines as the block has, so that the lines after it keep their numbers, with
+    the sign that each has in a difference."""
+    others = found[0].split("\n")[1:]
+    signs = [line[:1] if line[:1] in ("+", "-", " ") else "" for line in others]
+    return "\n".join([MASK, *(f"{sign}{MASK}" for sign in signs)])
 
 
 def _masked_match(found: re.Match[str]) -> str:

@@ -32,8 +32,9 @@ class Settings(NamedTuple):
     optimizer: str | None = None
     """The class's name, for example `AdamW`."""
     optimizer_can_fuse: bool | None = None
-    """Whether its constructor takes `fused`."""
+    """Whether its constructor takes `fused`; of several, whether any does that is not fused yet."""
     optimizer_is_fused: bool | None = None
+    """Whether the steps of all optimizers are."""
     optimizer_is_foreach: bool | None = None
     num_workers: int | None = None
     """Of the loader that training fetches from, as are the next four."""

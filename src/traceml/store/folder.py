@@ -17,8 +17,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from traceml.model.environment import MARKS
+from traceml.model.environment import MARKS, WANTED_NAME_MARK
 from traceml.model.errors import RunNotFound, TraceMLError, UnreadableRecords, UsageError
+from traceml.model.launcher_place import read_boot_id
 from traceml.model.run import Ending, Manifest
 from traceml.store.json_lines import UNDECODABLE, load_json
 from traceml.store.regular_files import read_regular, stat_regular
@@ -90,7 +91,7 @@ def boot_id() -> str:
     """Returns the random number that the running system drew when it started; empty where it has
     none."""
     try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return read_boot_id()
     except OSError:
         return ""
 
@@ -108,8 +109,13 @@ def create(logs_folder: Path, name: str, overwrite: bool, spared_s: float = 0.0)
             "dot, a dash or a blank; choose another --run-name"
         )
     folder = logs_folder.absolute() / name
+    if overwrite and _linked_machine_run(folder) is not None and not folder.exists():
+        folder.unlink()  # what is left of a run over several machines that somebody removed
     if overwrite and folder.exists():
-        _remove_run(folder, spared_s)
+        of_machines = run_of_machines(folder)
+        _remove_run(of_machines or folder, spared_s)
+        if of_machines is not None:
+            folder.unlink()
     try:
         folder.mkdir(PRIVATE, parents=True)
     except FileExistsError:
@@ -145,6 +151,25 @@ def is_right_in(logs_folder: Path, name: str) -> bool:
         return (logs_folder / name).resolve().parent == logs_folder.resolve()
     except (OSError, RuntimeError):  # RuntimeError: links in a circle, before Python 3.13
         return False
+
+
+def run_of_machines(link: Path) -> Path | None:
+    """Returns the run `NAME.HOST` to which a link `NAME` beside it leads: of several machines that
+    share a logs folder, another one was first to take the name; `None` for anything else, such as
+    a link of the user's."""
+    folder = _linked_machine_run(link)
+    is_ours = folder is not None and read_mark(folder, WANTED_NAME_MARK) == link.name
+    return folder if is_ours else None
+
+
+def _linked_machine_run(link: Path) -> Path | None:
+    """Returns the folder `NAME.HOST` to which a link `NAME` leads, which need not be there."""
+    try:
+        target = os.readlink(link)  # noqa: PTH115 - as it was written, not as a path
+    except OSError:
+        return None
+    is_named_so = target.startswith(f"{link.name}.") and is_run_name(target)
+    return link.with_name(target) if is_named_so else None
 
 
 def _remove_run(folder: Path, spared_s: float) -> None:
@@ -354,20 +379,6 @@ def remove_summary(folder: Path) -> None:
     """Removes the summary of a node whose records are in that of the whole run."""
     for name in (SUMMARY, TEXT):
         (folder / name).unlink(missing_ok=True)
-
-
-def settle(folder: Path) -> Path:
-    """Returns where a run's folder is for good.
-
-    A node that shares the head's folder has moved its own into it; the old path was a link for the
-    training processes, and is removed.
-    """
-    if not folder.is_symlink():
-        return folder
-    target = folder.resolve()
-    with contextlib.suppress(OSError):  # it became read-only
-        folder.unlink(missing_ok=True)
-    return target
 
 
 def note_move(manifest: Manifest, local: Path) -> None:

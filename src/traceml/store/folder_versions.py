@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from traceml.model.printable import printable
-from traceml.store.folder import MANIFEST, SUMMARY, is_right_in, is_run_name
+from traceml.store.folder import MANIFEST, SUMMARY, is_right_in, is_run_name, run_of_machines
 from traceml.store.node_folders import leads_to_node
 
 UNSETTLED_S = 2.0
@@ -42,8 +42,13 @@ def scan_runs(logs: Path) -> FoundRuns:
         return FoundRuns(notes=(_unreadable(logs, error),))
     try:
         with os.scandir(logs) as entries:
-            may_be_runs = {entry.name: _may_be_run(logs, entry) for entry in entries}
-        names = (name for name, may_be in may_be_runs.items() if may_be)
+            found = [*entries]
+        may_be_runs = {entry.name: _may_be_run(logs, entry) for entry in found}
+        links = (run_of_machines(Path(entry.path)) for entry in found if entry.is_symlink())
+        called_otherwise = {folder.name for folder in links if folder is not None}
+        names = (
+            name for name, may_be in may_be_runs.items() if may_be and name not in called_otherwise
+        )
         versions = ((name, _file_version(name, root)) for name in names)
         others = sorted(name for name, may_be in may_be_runs.items() if may_be is False)
         return FoundRuns(

@@ -6,25 +6,22 @@ import errno
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import reduce
 from pathlib import Path, PurePath
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
 from traceml.model import record_layout
-from traceml.model.environment import TROUBLE_MARK
+from traceml.model.environment import MOVED_MARK, TROUBLE_MARK
 from traceml.model.errors import TraceMLError, UnreadableRecords
 from traceml.model.node import NodeState, NodeWay
-from traceml.model.parallel_place import NO_PLACE
 from traceml.model.quantities import count
 from traceml.model.run import DISK_FULL, Manifest
 from traceml.model.sample import Sample
 from traceml.store import failures, logged, samples
 from traceml.store import folder as folders
 from traceml.store.artifact_store import safe_relative
-from traceml.store.blocks import fold
+from traceml.store.joined_ranks import number_attempts, one_per_rank
 from traceml.store.json_lines import UNDECODABLE, load_json
 from traceml.store.layer_records import read_layers
 from traceml.store.lineage import read_lineage
@@ -42,17 +39,13 @@ from traceml.store.record_file import RankFiles, last_number
 from traceml.store.records import (
     NodeRecords,
     RankRecords,
-    RecordedLosses,
     RunRecords,
-    SeenLoss,
     TracerHealth,
 )
 from traceml.store.regular_files import read_regular
-from traceml.store.restarted_ranks import ProcessSpan, restarts_by_rank
 from traceml.store.rings import RingHead, RingReader
 from traceml.store.stack_samples import read_stack_samples
 from traceml.store.step_columns import Steps, columns_of
-from traceml.store.step_records import count_complete
 from traceml.store.step_trace_records import read_step_traces
 
 ARTIFACTS = "artifacts.json"
@@ -133,8 +126,9 @@ def load_run(folder: Path) -> RunRecords:
     nodes = _nodes(folder, own, others, numbers)
     is_over = own.ending is not None
     expected = max([own.manifest.nodes, *map(_machines_of_job, one_each)])
-    notes += notes_about_nodes(nodes, read_refused(folder), expected, is_over)
-    return RunRecords(
+    lost_head = _lost_head(folder)
+    notes += notes_about_nodes(nodes, read_refused(folder), expected, is_over, lost_head)
+    found = RunRecords(
         manifest=own.manifest,
         ranks=one_each,
         processes=processes,
@@ -154,6 +148,7 @@ def load_run(folder: Path) -> RunRecords:
         notes=tuple(notes),
         nodes=nodes,
     )
+    return number_attempts(found)
 
 
 def _read_folder(folder: Path, nodes: int = 1) -> FolderRecords:
@@ -172,7 +167,7 @@ def _read_folder(folder: Path, nodes: int = 1) -> FolderRecords:
                 notes += _damage(files)
         except UnreadableRecords as error:
             notes.append(str(error))
-    trouble = folders.read_mark(folder, TROUBLE_MARK)
+    marks = [folders.read_mark(folder, mark) for mark in (MOVED_MARK, TROUBLE_MARK)]
     return FolderRecords(
         manifest=manifest,
         processes=ranks,
@@ -182,7 +177,7 @@ def _read_folder(folder: Path, nodes: int = 1) -> FolderRecords:
         ending=folders.read_ending(folder),
         reports=failures.reports(messages, failures.read_left_reports(folder)),
         seen=replace(
-            failures.read_seen(folder),
+            failures.read_seen(folder, manifest.hostname),
             scripts=tuple(failures.script_pids(folder, manifest.hostname)),
         ),
         artifact_hashes=read_artifact_hashes(folder),
@@ -190,7 +185,7 @@ def _read_folder(folder: Path, nodes: int = 1) -> FolderRecords:
         stack_bursts=read_stack_samples(folder),
         layers=read_layers(folder),
         step_traces=read_step_traces(folder),
-        notes=notes + trouble.splitlines() if trouble else notes,
+        notes=[*notes, *(line for mark in marks if mark for line in mark.splitlines())],
     )
 
 
@@ -277,9 +272,17 @@ def _nodes(
             samples=by_final_rank(part.samples, numbers),
             ending=part.ending,
             lineage=part.lineage,
+            pids=tuple(sorted({p.rank.pid for p in part.processes})),
         )
         for state, part in [(head, own), *others]
     )
+
+
+def _lost_head(folder: Path) -> str:
+    """Returns the machine of the head where the folder, to which those of other nodes were brought,
+    is not its own; empty where it is."""
+    state = read_node(folder)
+    return "" if state is None or state.way is NodeWay.HEAD else state.head_machine
 
 
 def _damage(files: RankFiles) -> list[str]:
@@ -356,99 +359,4 @@ def rank_records(
             recording_ended=bool(counters["recording_ended"]),
             limit_reached=counters["recording_ended"] == record_layout.LIMIT_REACHED,
         ),
-    )
-
-
-def one_per_rank(
-    records: list[RankRecords],
-) -> tuple[tuple[RankRecords, ...], tuple[RankRecords, ...]]:
-    """Returns one entry per rank, restarts joined end to end; and, where there were restarts, the
-    processes by themselves in order of time, with the final numbers of their ranks."""
-    trained = [record for record in records if len(record.steps)] or records
-    ranks: list[RankRecords] = []
-    processes: list[RankRecords] = []
-    for number, found in restarts_by_rank(trained, _life):
-        lives = [_as_rank(life, number) for life in found]
-        ranks.append(reduce(_join, lives))
-        processes += lives
-    if len(processes) == len(ranks):
-        return tuple(ranks), ()
-    processes.sort(key=lambda process: (process.rank.unix_ns, process.rank.rank))
-    return tuple(ranks), tuple(processes)
-
-
-def _as_rank(record: RankRecords, number: int) -> RankRecords:
-    if record.rank.rank == number:
-        return record
-    return replace(record, rank=replace(record.rank, rank=number))
-
-
-def _life(record: RankRecords) -> ProcessSpan:
-    restart = None if record.resumption is None else record.resumption.restart
-    if not len(record.steps):
-        return ProcessSpan(record.rank, None, None, restart)
-    starts, walls = record.steps["start_ns"], record.steps["wall_ns"]
-    return ProcessSpan(record.rank, int(starts[0]), int(starts[-1] + walls[-1]), restart)
-
-
-def _join(first: RankRecords, second: RankRecords) -> RankRecords:
-    """Returns two processes of one rank joined, on the first one's clock."""
-    shift = (second.rank.unix_ns - second.rank.monotonic_ns) - (
-        first.rank.unix_ns - first.rank.monotonic_ns
-    )
-    former, steps, blocks = np.array(first.steps), np.array(second.steps), second.blocks.copy()
-    steps["start_ns"] += shift
-    blocks["start_ns"] += shift
-    if len(blocks):  # the first life's steps can stand before the second's blocks only as blocks
-        blocks = np.concatenate([first.blocks, fold(former), blocks])
-    else:
-        blocks, steps = first.blocks, np.concatenate([former, steps])
-    return RankRecords(
-        rank=replace(second.rank, monotonic_ns=first.rank.monotonic_ns, unix_ns=first.rank.unix_ns),
-        steps=columns_of(steps),
-        blocks=blocks,
-        regions=first.regions + second.regions,
-        loader_workers=(
-            first.loader_workers if second.loader_workers is None else second.loader_workers
-        ),
-        loader_pinned=(
-            first.loader_pinned if second.loader_pinned is None else second.loader_pinned
-        ),
-        ddp=second.ddp or first.ddp,
-        losses=_join_losses(first, second),
-        former_steps=first.former_steps + count_complete(first.steps, first.blocks),
-        settings=second.settings or first.settings,
-        resumption=second.resumption,
-        place=first.place if second.place == NO_PLACE else second.place,
-        health=_join_health(first.health, second.health),
-    )
-
-
-def _join_losses(first: RankRecords, second: RankRecords) -> RecordedLosses:
-    """Returns the recorded losses of both; the second one's steps follow those of the first."""
-    passed = count_complete(first.steps, first.blocks)
-
-    def later(seen: SeenLoss | None) -> SeenLoss | None:
-        return None if seen is None else replace(seen, step=seen.step + passed)
-
-    earlier, own = first.losses, second.losses
-    was_lost = earlier.first_lost is not None
-    return RecordedLosses(
-        first=earlier.first or later(own.first),
-        first_lost=earlier.first_lost if was_lost else later(own.first_lost),
-        before_lost=earlier.before_lost if was_lost else later(own.before_lost),
-    )
-
-
-def _join_health(first: TracerHealth, second: TracerHealth) -> TracerHealth:
-    return TracerHealth(
-        steps_lost=first.steps_lost + second.steps_lost,
-        failures=first.failures + second.failures,
-        last_failure=second.last_failure or first.last_failure,
-        messages_lost=first.messages_lost + second.messages_lost,
-        values_refused=first.values_refused + second.values_refused,
-        regions_dropped=first.regions_dropped + second.regions_dropped,
-        ended=second.ended,
-        recording_ended=second.recording_ended,
-        limit_reached=second.limit_reached,
     )

@@ -143,6 +143,7 @@ class _Place(Struct):
 
     dimensions: Annotated[tuple[_Dimension, ...], Meta(max_length=MAX_DIMENSIONS)]
     stages: tuple[_Count, ...] = ()
+    model: tuple[_Count, ...] = ()
 
 
 class _Loss(Struct):
@@ -581,6 +582,7 @@ def parallel_place(messages: Iterable[dict[str, Any]]) -> ParallelPlace:
             MeshDimension(printable(each.name), each.index, each.size) for each in latest.dimensions
         ),
         stages=latest.stages,
+        model=latest.model,
     )
 
 

@@ -23,9 +23,10 @@ from traceml.model.run import Manifest
 from traceml.model.sample import Sample, StackBurst
 from traceml.model.settings import Settings
 from traceml.store import failures, logged
+from traceml.store.attempt_groups import group_lives
 from traceml.store.load import by_final_rank, rank_records
 from traceml.store.records import BLOCK_DTYPE, STEP_DTYPE, LoggedMetric, RankRecords, RunRecords
-from traceml.store.restarted_ranks import number_ranks
+from traceml.store.restarted_ranks import ProcessSpan, number_ranks, restarts_by_rank
 from traceml.store.rings import RingHead
 from traceml.store.step_columns import Steps
 from traceml.store.step_records import incomplete_so_far, is_incomplete, joined, step_numbers
@@ -69,8 +70,8 @@ class _Tail:
     """The last records of one process."""
 
     head: RingHead
-    before: int
-    """How many steps the same rank took in earlier processes."""
+    before: int = 0
+    """The number, from 0, of its first step among those of the run."""
     steps: npt.NDArray[Any] = field(default_factory=lambda: np.empty(0, STEP_DTYPE))
     numbers: Ints = field(default_factory=lambda: np.empty(0, np.int64))
     """The number of each record's complete step in the process, from 0; an incomplete record has
@@ -78,11 +79,19 @@ class _Tail:
     read: int = 0
     """The number of the last record that was read from the ring."""
     incomplete: int = 0
+    first_ns: int | None = None
+    """When its first record began; `None` before it was read …"""
+    last_ns: int = 0
+    """… and when the last one ended."""
+    has_ended: bool = False
 
     def append(self, new: npt.NDArray[Any]) -> None:
         """Appends new records, and drops those that are too old for any window."""
         numbers = step_numbers(new, self.incomplete)
         self.read = int(new["sequence"][-1])
+        if self.first_ns is None:
+            self.first_ns = int(new["start_ns"][0])
+        self.last_ns = int(new["start_ns"][-1]) + max(0, int(new["wall_ns"][-1]))
         self.incomplete += int(np.count_nonzero(is_incomplete(new)))
         steps = joined([self.steps, new])
         first = _first_in_window(steps)
@@ -90,9 +99,24 @@ class _Tail:
         self.numbers = np.concatenate([self.numbers, numbers])[first:]
 
     @property
+    def own_steps(self) -> int:
+        """How many complete steps the process has taken."""
+        return self.read - self.incomplete
+
+    @property
     def taken(self) -> int:
-        """How many complete steps the rank has taken in this process and in those before."""
-        return self.before + self.read - self.incomplete
+        """The number, in the run, of the complete step that would follow its last."""
+        return self.before + self.own_steps
+
+    @property
+    def span(self) -> ProcessSpan:
+        """From its first record to its last one."""
+        return ProcessSpan(self.head.rank, self.first_ns, self.last_ns if self.has_ended else None)
+
+    def end(self) -> None:
+        """Lets its records go: its process has ended."""
+        self.has_ended = True
+        self.steps, self.numbers = self.steps[:0], self.numbers[:0]
 
     def has_steps(self) -> bool:
         """Whether any of the records is a complete step."""
@@ -117,8 +141,10 @@ class RecentSteps:
     def __init__(self, manifest: Manifest) -> None:
         self._manifest = manifest
         self._tails: dict[Path, _Tail] = {}
-        self._ended: dict[int, int] = {}
-        """How many steps each rank had taken when its last process ended."""
+        self._lives: list[_Tail] = []
+        """All processes, with those that have ended."""
+        self._is_numbered = True
+        """Whether no process has come or ended since steps were last numbered by attempt."""
         self._samples: deque[Sample] = deque(maxlen=MAX_SAMPLES)
         self._reports: deque[bytes] = deque(maxlen=MAX_REPORTS)
         self._unread: deque[bytes] = deque()
@@ -140,14 +166,17 @@ class RecentSteps:
         head = ring.head()
         tail = self._tails.get(ring.path)
         if tail is None:
-            tail = self._tails[ring.path] = _Tail(head, self._ended.get(head.rank.rank, 0))
+            tail = self._tails[ring.path] = _Tail(head)
+            self._lives.append(tail)
+            self._is_numbered = False
         tail.head = head
         new = ring.steps_from(tail.read, everything=is_last)
         if len(new):
             tail.append(new)
             self._is_new = True
         if is_last:
-            self._ended[head.rank.rank] = max(tail.taken, self._ended.get(head.rank.rank, 0))
+            tail.end()
+            self._is_numbered = False
             del self._tails[ring.path]
 
     def add_sample(self, sample: Sample) -> None:
@@ -207,6 +236,7 @@ class RecentSteps:
         if not tails or not (self._is_new or self._news_looks):
             return None
         self._is_new, self._news_looks = False, max(0, self._news_looks - 1)
+        self._number_attempts()
         furthest = max(tails, key=lambda tail: tail.taken)
         first = int(furthest.numbers[0]) + furthest.before
         ranks = [tail.records() for tail in tails if tail.taken > first]
@@ -232,6 +262,18 @@ class RecentSteps:
             reports=self._of_this_start(one_each),
             seen=failures.with_final_ranks(self._seen, _numbers(one_each)),
         )
+
+    def _number_attempts(self) -> None:
+        """Numbers the steps of each attempt on from those that ended before it."""
+        if self._is_numbered:
+            return
+        self._is_numbered = all(tail.has_ended or tail.first_ns is not None for tail in self._lives)
+        by_rank = restarts_by_rank(self._lives, lambda tail: tail.span)
+        first = 0
+        for lives in group_lives(by_rank, lambda tail: tail.span):
+            for tail in lives:
+                tail.before = first
+            first = max((tail.taken for tail in lives if tail.has_ended), default=first)
 
     def _metrics(self) -> tuple[LoggedMetric, ...]:
         self._logged.extend(logged.of_the_loss(self._unread))

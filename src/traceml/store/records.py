@@ -204,6 +204,8 @@ class NodeRecords:
     """How its command ended; `None` where nobody observed it."""
     lineage: Lineage | None = None
     """With its hardware and packages."""
+    pids: tuple[int, ...] = ()
+    """All processes of ranks that trained there, as they are numbered among those of the run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +218,9 @@ class RunRecords:
     processes: tuple[RankRecords, ...] = ()
     """The processes of the ranks that took steps, in order of time, each with its own records,
     where some rank had several; empty where every rank was one process."""
+    attempt_firsts: tuple[int, ...] = ()
+    """The numbers, from 0, of the first steps of the attempts that took any (see
+    `store/attempt_groups.py`), where some rank had several processes."""
     starts: tuple[ScriptStart, ...] = ()
     """The scripts and ranks that were started, in order of time, with or without steps."""
     samples: tuple[Sample, ...] = ()

@@ -18,6 +18,7 @@ from traceml.model.errors import RunNotFound, UnreadableRecords
 from traceml.model.rank import Rank
 from traceml.model.run import Manifest
 from traceml.store import folder as folders
+from traceml.store.attempt_groups import group_lives
 from traceml.store.buckets import Buckets, Grid, RankBuckets, together
 from traceml.store.metric_follower import Logged, MetricFollower
 from traceml.store.node_followers import NodeFollower, NodeFollowers
@@ -53,25 +54,7 @@ class _Lane:
     @property
     def written(self) -> int:
         """Returns an upper limit for the number of its steps."""
-        first = self.lives[0].first_number
-        return first + sum(life.written for life in self.lives)
-
-    @property
-    def unread(self) -> int:
-        """Returns about how many steps are new."""
-        return sum(life.unread for life in self.lives)
-
-    def read(self, grid: Grid) -> list[str]:
-        """Reads what is new in each process; returns what could not be read, in words."""
-        notes = []
-        base = self.lives[0].first_number
-        for life in self.lives:
-            try:
-                life.read(base, grid)
-            except UnreadableRecords as error:  # the rest of this life; the next has its own files
-                notes.append(str(error))
-            base = life.end
-        return notes
+        return sum(map(_numbered, self.lives))
 
 
 class RunFollower:
@@ -131,20 +114,21 @@ class RunFollower:
     def _read_steps(self) -> None:
         unreadable: list[str] = []
         self._lanes = _lanes(self._nodes.find(unreadable))
-        self._grid = self._grown()
-        if sum(lane.unread for lane in self._lanes) > MANY_STEPS:
-            with ThreadPoolExecutor(READERS) as readers:
-                notes = list(readers.map(lambda lane: lane.read(self._grid), self._lanes))
-        else:
-            notes = [lane.read(self._grid) for lane in self._lanes]
-        self.notes = (*unreadable, *(note for of_lane in notes for note in of_lane))
+        attempts = group_lives(
+            ((lane.number, lane.lives) for lane in self._lanes), lambda process: process.life
+        )
+        self._grid = self._grown(sum(max(map(_numbered, lives)) for lives in attempts))
+        first, notes = 0, []
+        for lives in attempts:  # each begins with the same number on every rank
+            notes += _read(lives, first, self._grid)
+            first = max(life.end for life in lives)
+        self.notes = (*unreadable, *notes)
 
-    def _grown(self) -> Grid:
-        """Returns a grid that covers every step."""
+    def _grown(self, needed: int) -> Grid:
+        """Returns a grid that covers so many steps."""
         buckets, length = self._grid.buckets, self._grid.length
         while buckets > MIN_BUCKETS and buckets * len(self._lanes) > MAX_CELLS:
             buckets //= 2
-        needed = max((lane.written for lane in self._lanes), default=0)
         while buckets * length < needed:
             length *= 2
         return Grid(0, length, buckets)
@@ -238,6 +222,30 @@ def _rank_in(stem: str) -> int:
     """Returns the rank in a file name: `rank-<rank>-<pid>`."""
     number = stem.split("-")[1]
     return int(number) if number.isdigit() else 0
+
+
+def _numbered(life: ProcessFollower) -> int:
+    """Returns an upper limit for the number of steps that a process counts."""
+    return life.first_number + life.written
+
+
+def _read(lives: Sequence[ProcessFollower], first: int, grid: Grid) -> list[str]:
+    """Reads what is new in the processes of an attempt, whose first step has this number, from 0;
+    returns what could not be read, in words."""
+
+    def read(life: ProcessFollower) -> str | None:
+        try:
+            life.read(first + life.first_number, grid)
+        except UnreadableRecords as error:  # the rest of this life; another has its own files
+            return str(error)
+        return None
+
+    if sum(life.unread for life in lives) > MANY_STEPS:
+        with ThreadPoolExecutor(READERS) as readers:
+            found = list(readers.map(read, lives))
+    else:
+        found = list(map(read, lives))
+    return [note for note in found if note is not None]
 
 
 def _lanes(processes: list[ProcessFollower]) -> list[_Lane]:

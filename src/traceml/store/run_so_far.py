@@ -9,7 +9,8 @@ from typing import Any
 from traceml.model.node import NodeState
 from traceml.store import failures, logged
 from traceml.store import folder as folders
-from traceml.store.load import one_per_rank, rank_records
+from traceml.store.joined_ranks import one_per_rank
+from traceml.store.load import rank_records
 from traceml.store.node_followers import NodeFollower
 from traceml.store.node_merge import FolderRecords, bring_together, seen_by_all
 from traceml.store.process_follower import ProcessFollower
@@ -50,15 +51,16 @@ def _folder_records(node: NodeFollower) -> FolderRecords:
         if process.has_steps
     ]
     messages = [message for each in told.values() for message in each]
+    manifest = folders.read_manifest(folder)
     return FolderRecords(
-        manifest=folders.read_manifest(folder),
+        manifest=manifest,
         processes=processes,
         starts=failures.script_starts(folder),
         messages=[],
         samples=(),
         ending=None,
         reports=failures.reports(messages, failures.read_left_reports(folder)),
-        seen=failures.read_seen(folder),
+        seen=failures.read_seen(folder, manifest.hostname),
         artifact_hashes={},
         lineage=None,
         stack_bursts=(),

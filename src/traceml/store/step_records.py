@@ -17,6 +17,7 @@ from traceml.model import record_layout
 from traceml.store.records import STEP_DTYPE
 
 if TYPE_CHECKING:
+    from traceml.store.records import RankRecords
     from traceml.store.step_columns import Steps
 
 Ints = npt.NDArray[np.int64]
@@ -72,6 +73,32 @@ def incomplete_so_far(steps: Steps) -> Ints:
         return np.zeros(len(steps), np.int64)
     passed: Ints = np.cumsum(incomplete) - incomplete
     return passed
+
+
+def record_numbers(records: RankRecords) -> Ints:
+    """Returns the number, from 0, of the complete step that each record of a rank holds.
+
+    An incomplete record has the number of the complete step after it. A lost step keeps its number.
+    """
+    folded, folded_complete = (
+        int(records.blocks[name].sum()) for name in ("steps", "complete_steps")
+    )
+    numbers: Ints = records.steps["sequence"].astype(np.int64) - 1
+    if len(numbers):
+        numbers += max(0, folded - int(numbers[0]))
+    return numbers - (folded - folded_complete) - incomplete_so_far(records.steps)
+
+
+def next_number(records: RankRecords) -> int:
+    """Returns the number, from 0, of the complete step that would follow a rank's last one; steps
+    that were lost are counted too."""
+    steps, blocks = records.steps, records.blocks
+    folded, folded_complete = int(blocks["steps"].sum()), int(blocks["complete_steps"].sum())
+    if not len(steps):
+        return folded_complete
+    first, last = int(steps["sequence"][0]), int(steps["sequence"][-1])
+    incomplete = folded - folded_complete + int(np.count_nonzero(is_incomplete(steps)))
+    return last + max(0, folded - (first - 1)) - incomplete
 
 
 def count_complete(steps: Steps, blocks: npt.NDArray[Any]) -> int:

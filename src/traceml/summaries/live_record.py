@@ -44,6 +44,8 @@ class LiveChange(Struct, frozen=True):
     ranks: tuple[int, ...]
     summary: str
     action: str
+    until_step: int | None = None
+    """The last step that it is about; `null` where it holds on."""
 
 
 class ToldFindings:

@@ -46,10 +46,11 @@ def live_change(live: LiveFinding, window: Facts, unix_s: float) -> LiveChange:
         section=finding.section.value,
         kind=finding.kind.value,
         severity=finding.severity.value,
-        since_step=live.since_step,
+        since_step=live.since_step if finding.steps is None else finding.steps.first,
         ranks=finding.ranks,
         summary=finding.claim,
         action=finding.action,
+        until_step=None if finding.steps is None else finding.steps.last,
     )
 
 

@@ -72,7 +72,9 @@ class Issue(Struct, frozen=True):
     facts: tuple[FactSummary, ...] = ()
     """The evidence that people see, in order; empty in files of older versions."""
     since_step: int | None = None
-    """The step since which it holds, where that is known."""
+    """The step since which it holds, or in which it happened, where that is known."""
+    until_step: int | None = None
+    """The last step that it is about; `null` where it holds on, or where that is not known."""
 
 
 class PrimaryDiagnosis(Struct, frozen=True):
@@ -99,6 +101,10 @@ class Window(Struct, frozen=True):
     completed_step: int | None = None
     warmup_steps: int | None = None
     diagnosis_clock: str | None = None
+    attempts: tuple[int, ...] | None = None
+    """Whose steps these are, by number, where other attempts had another set of ranks …"""
+    steps_left_out: int | None = None
+    """… and how many steps those took."""
 
 
 class RankValue(Struct, frozen=True, gc=False):

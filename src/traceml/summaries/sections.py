@@ -14,7 +14,7 @@ from traceml.facts.memory import NO_MEMORY, RankMemory
 from traceml.facts.nodes import NodeFacts
 from traceml.facts.sensors import GpuFacts, ProcessFacts
 from traceml.model.evidence import Value
-from traceml.model.finding import Finding, Section
+from traceml.model.finding import Finding, Section, StepSpan
 from traceml.model.metric import GPU_COUNTERS, GPU_LEVELS, Metric, in_summary
 from traceml.model.parallel_place import NO_PLACE, ParallelPlace
 from traceml.model.phase import PHASES
@@ -329,7 +329,9 @@ def _goodput_metrics(goodput: Goodput) -> dict[str, float | None]:
 def issue(finding: Finding, since_step: int | None = None) -> Issue:
     """Returns a finding as the file lists it; `since_step` is used unless the finding has its
     own."""
-    onset = finding.evidence.get("onset_step")
+    steps = finding.steps
+    if steps is None and since_step is not None:
+        steps = StepSpan(since_step)
     return Issue(
         kind=finding.kind.value,
         status=finding.kind.status,
@@ -345,7 +347,8 @@ def issue(finding: Finding, since_step: int | None = None) -> Issue:
         nodes=finding.nodes,
         evidence=evidence(finding),
         facts=facts_of(finding),
-        since_step=onset if since_step is None and isinstance(onset, int) else since_step,
+        since_step=None if steps is None else steps.first,
+        until_step=None if steps is None else steps.last,
     )
 
 
@@ -387,6 +390,7 @@ def _section(
 
 
 def _step_window(facts: Facts, clock: str | None) -> Window:
+    attempts = facts.window.attempts
     return Window(
         kind="step_window",
         alignment="common_steps",
@@ -396,6 +400,8 @@ def _step_window(facts: Facts, clock: str | None) -> Window:
         completed_step=facts.window.last_step,
         warmup_steps=facts.window.warmup_steps,
         diagnosis_clock=clock,
+        attempts=None if attempts is None else attempts.numbers,
+        steps_left_out=None if attempts is None else attempts.steps_left_out,
     )
 
 

@@ -118,7 +118,10 @@ def bench(comparison: Comparison) -> str | None:
     if found is None:
         return None
     runs = f"{len(comparison.a_runs)} + {len(comparison.b_runs)} runs in turn"
-    said = f"{runs}, in {duration(found.duration_s)}: {_STOPPED.get(found.stopped, found.stopped)}"
+    stopped = _STOPPED.get(found.stopped, found.stopped)
+    if len(found.looks) == 1 and found.stopped in (BenchStop.CLEAR.value, BenchStop.MAX_RUNS.value):
+        stopped = "as many as were planned"
+    said = f"{runs}, in {duration(found.duration_s)}: {stopped}"
     level = comparison.verdict.confidence
     is_one_run_each = len(comparison.a_runs) + len(comparison.b_runs) == 2
     if len(found.looks) == 1 or level is None or is_one_run_each:

@@ -20,6 +20,7 @@ from traceml.model.quantities import (
     percent,
     rate,
 )
+from traceml.model.run import status_words
 from traceml.summaries.own_time import own_ms
 from traceml.summaries.record import (
     ArtifactSummary,
@@ -34,7 +35,7 @@ from traceml.summaries.record import (
 )
 from traceml.summaries.step_parts import step_parts
 from traceml.summaries.tables import by_coordinate, mean_metrics, place_words
-from traceml.text.goodput import attempt_lines, goodput_words
+from traceml.text.goodput import analysed_words, attempt_lines, goodput_words
 from traceml.text.host_time import host_time_lines
 from traceml.text.layers import layer_lines
 from traceml.text.nodes import node_lines, rank_distribution
@@ -43,6 +44,8 @@ from traceml.text.settings import settings_line
 from traceml.text.step_traces import OPEN_WORDS, choice_words, file_words
 
 WIDTH = 80
+TITLE_BEGIN = "TraceML · "
+"""How a summary begins."""
 LABEL = 9
 MAX_RANKS = 8
 LARGE_SHARE = 0.25  # of the wall time: evaluation or checkpoints that take it are worth a line
@@ -99,14 +102,22 @@ def _heading(summary: Summary) -> list[str]:
     size = summary.meta.world_size
     facts = _joined(
         (
-            None if size is None else count(size, "rank"),
+            _rank_count(summary, size),
             count(summary.meta.gpus_observed, "GPU") if summary.meta.gpus_observed else None,
             None if steps is None else count(steps, "step"),
             None if summary.duration_s is None else duration(summary.duration_s),
         )
     )
-    name = one_line(summary.meta.run_name or "", WIDTH - len(f"TraceML ·  · {facts}"))
-    return [_joined(("TraceML", name, facts)), "─" * WIDTH]
+    name = one_line(summary.meta.run_name or "", WIDTH - len(f"{TITLE_BEGIN} · {facts}"))
+    return [_joined((TITLE_BEGIN.removesuffix(" · "), name, facts)), "─" * WIDTH]
+
+
+def _rank_count(summary: Summary, size: int | None) -> str | None:
+    """Returns the number of ranks; of a job part of which is here, also how many are."""
+    if size is None:
+        return None
+    seen = None if summary.step_time is None else summary.step_time.metadata.global_ranks_seen
+    return f"{seen:,} of {count(size, 'rank')}" if seen and seen < size else count(size, "rank")
 
 
 def _verdict(summary: Summary) -> list[str]:
@@ -124,7 +135,7 @@ def _verdict(summary: Summary) -> list[str]:
     if predicted is not None and predicted.summary:
         lines += _labelled("If fixed", predicted_words(predicted))
     if summary.exit_status:
-        lines += _labelled("Ended", f"with exit status {summary.exit_status}")
+        lines += _labelled("Ended", f"with exit {status_words(summary.exit_status)}")
     return lines
 
 
@@ -167,6 +178,9 @@ def _step_time(summary: Summary) -> list[str]:
     lines += phase_tree(times, _guilty(summary.primary_diagnosis, section))
     lines += textwrap.wrap(
         gpu_idle_words(times), WIDTH, initial_indent="  ", subsequent_indent=" " * 11
+    )
+    lines += textwrap.wrap(
+        analysed_words(section), WIDTH, initial_indent="  ", subsequent_indent="  "
     )
     points = [
         f"{point} {milliseconds(value)}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, groupby, pairwise
+from math import log10
 from operator import itemgetter
 
 from rich.cells import cell_len
@@ -57,16 +58,29 @@ def _titled(title: str, axis: Axis, lines: Iterator[Text], ink: Ink) -> Text:
 def _sparklines(figure: Lines, width: int, ink: Ink) -> Iterator[Text]:
     names = _name_cells(series.name for series in figure.series[:MAX_LINES])
     room = max(width - names - VALUE_CELLS - 2, 1)
-    low, high = _range(figure.series, figure.y)
-    for series in figure.series[:MAX_LINES]:
+    drawn = [_heights(series.values, figure.is_log) for series in figure.series[:MAX_LINES]]
+    low, high = _ends(drawn) if figure.is_log else _range(figure.series, figure.y)
+    for series, heights in zip(figure.series, drawn, strict=False):
         line = _named(series.name, names, ink)
-        line.append(sparkline(fitted(series.values, room), low, high), style=ink[series.colour])
+        line.append(sparkline(fitted(heights, room), low, high), style=ink[series.colour])
         line.append(f" {_number(_last(series.values)):>{VALUE_CELLS}}")
         yield line
     if len(figure.series) > MAX_LINES:
         yield plain(f"and {len(figure.series) - MAX_LINES} more", ink["muted"])
     if figure.limits:
         yield flow((_limit(limit, ink) for limit in figure.limits), width)
+
+
+def _heights(values: Values, is_log: bool) -> Values:
+    """Returns how high values are on the axis; on a logarithmic one those of 0 have no place."""
+    if not is_log:
+        return values
+    return tuple(None if value is None or value <= 0 else log10(value) for value in values)
+
+
+def _ends(lines: Iterable[Values]) -> tuple[float, float]:
+    known = [value for line in lines for value in line if value is not None]
+    return min(known, default=0.0), max(known, default=1.0)
 
 
 def _limit(limit: Limit, ink: Ink) -> Text:
@@ -282,7 +296,10 @@ def _last(values: Values) -> float | None:
 
 
 def _number(value: float | None) -> str:
-    return "n/a" if value is None else f"{value:,.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
+    """Returns a value in a few letters; gradients that explode have any number of digits."""
+    if value is None:
+        return "n/a"
+    return f"{value:,.0f}" if 1e4 <= abs(value) < 1e6 else f"{value:,.4g}"
 
 
 def _name_cells(names: Iterable[str]) -> int:

@@ -121,7 +121,7 @@ class Channel:
         self.used_s = time.monotonic()
         self._threads = threads
         self._one_at_a_time = asyncio.Lock()
-        self._look = PageState(at_s=-1e9)
+        self._state = PageState(at_s=-1e9)
         self._follower: asyncio.Task[None] | None = None
         self._ready = asyncio.Event()
 
@@ -146,9 +146,9 @@ class Channel:
         async with self._one_at_a_time:
             if self._is_due():
                 await self._refresh()
-        if self._look.error is not None:
-            raise RunNotFound(self._look.error)
-        return await self._in_thread(msgspec.json.encode, self._look.page)
+        if self._state.error is not None:
+            raise RunNotFound(self._state.error)
+        return await self._in_thread(msgspec.json.encode, self._state.page)
 
     async def detail(self, first_step: int, last_step: int) -> tuple[Figure, ...]:
         """Returns finer charts for a range of a run's steps."""
@@ -195,7 +195,7 @@ class Channel:
                 if self._is_due():
                     await self._refresh()
                 await self._catch_up()
-            rest_s = self._look.at_s + self.source.pause_s() - time.monotonic()
+            rest_s = self._state.at_s + self.source.pause_s() - time.monotonic()
             try:
                 await asyncio.wait_for(self._ready.wait(), max(rest_s, 0.0))
             except asyncio.TimeoutError:
@@ -203,11 +203,11 @@ class Channel:
             self._ready.clear()
 
     def _is_due(self) -> bool:
-        return time.monotonic() >= self._look.at_s + self.source.pause_s()
+        return time.monotonic() >= self._state.at_s + self.source.pause_s()
 
     async def _refresh(self) -> None:
-        before = self._look
-        self._look, change = await self._in_thread(_read_page, self.source, before)
+        before = self._state
+        self._state, change = await self._in_thread(_read_page, self.source, before)
         if change is None:
             return
         for viewer in self.viewers:
@@ -218,7 +218,7 @@ class Channel:
         """Sends the whole page to viewers that have none, or missed something."""
         if not any(viewer.wants_all for viewer in self.viewers):
             return
-        event = await self._in_thread(_whole_event, self._look)
+        event = await self._in_thread(_whole_event, self._state)
         for viewer in self.viewers:
             if viewer.wants_all:
                 viewer.is_behind = False

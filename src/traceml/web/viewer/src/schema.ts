@@ -187,6 +187,7 @@ export interface Lines {
   marks: readonly Mark[];
   cut: string | null;
   is_curve: boolean;
+  is_log: boolean;
   band: string | null;
 }
 

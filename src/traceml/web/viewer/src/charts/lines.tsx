@@ -28,6 +28,7 @@ import { type Range, useStepWindow } from "./zoom";
 const SAMPLED_FROM = 2000; // fewer points are drawn as they are
 const ROUND = new Set(["1", "2", "25", "5"]); // the digits of a step that one can count in
 const AS_IT_IS: CurveChoice = { smoothing: 0, isLog: false };
+const ON_LOG_AXIS: CurveChoice = { smoothing: 0, isLog: true };
 const LIMIT_REACH = 2; // a limit further away than this would press the lines to the ground
 
 export function LinesView({ figure }: { figure: Lines }) {
@@ -39,7 +40,7 @@ export function LinesView({ figure }: { figure: Lines }) {
   const drawn = zooms ? steps.refined(figure) : figure;
   const range = zooms ? steps.range : null;
   const whole = useMemo(() => extent(figure), [figure]);
-  const choice = figure.is_curve ? curves : AS_IT_IS;
+  const choice = figure.is_curve ? curves : figure.is_log ? ON_LOG_AXIS : AS_IT_IS;
   const usual = useMemo(() => usualDistance(figure.at), [figure]);
   const option = useMemo(
     () => linesOption(drawn, whole, hidden, theme, choice, usual),
