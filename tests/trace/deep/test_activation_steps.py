@@ -4,7 +4,6 @@ import numpy as np
 import torch
 from torch import nn
 
-from traceml.trace.deep import bursts
 from traceml.trace.deep.bursts import FIRST_BURST
 
 
@@ -19,9 +18,7 @@ class PerSample(nn.Module):
         return torch.func.vmap(lambda sample: self.inner(sample))(inputs)
 
 
-def test_a_layer_that_a_function_transform_calls_is_passed_over(begin_deep, monkeypatch):
-    monkeypatch.setattr(bursts, "LAYERS_SHARE", 1e9)
-    deep = begin_deep()
+def test_a_layer_that_a_function_transform_calls_is_passed_over(deep):
     model = nn.Sequential(PerSample(), nn.ReLU(), nn.Linear(4, 1))
     optimizer = torch.optim.SGD(model.parameters(), 1e-3)
     for _ in range(FIRST_BURST + 40):

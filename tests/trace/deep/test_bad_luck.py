@@ -52,8 +52,7 @@ class Model(nn.Module):
 
 @pytest.fixture
 def deep(begin_deep, monkeypatch):
-    """A session that looks at as many steps as it may; what it wrote, when it is called."""
-    monkeypatch.setattr(bursts, "LAYERS_SHARE", 1e9)
+    """A session that looks at memory often; what it wrote, when it is called."""
     monkeypatch.setattr(bursts, "MEMORY_EVERY", 2)
     return begin_deep()
 

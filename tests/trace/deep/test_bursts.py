@@ -302,10 +302,8 @@ def test_a_script_that_forbids_to_save_tensors_in_other_ways_is_traced(deep):
     assert deep().steps
 
 
-def test_a_model_is_freed_and_nothing_grows_between_bursts(traced, begin_deep, monkeypatch):
-    monkeypatch.setattr(bursts, "LAYERS_SHARE", 1e9)
+def test_a_model_is_freed_and_nothing_grows_between_bursts(traced, deep, monkeypatch):
     monkeypatch.setattr(bursts, "MEMORY_EVERY", 1)
-    deep = begin_deep()
     model = Parts(one=nn.Linear(4, 4))
     train(model)
     before = len(traced.session.restores)
@@ -444,7 +442,6 @@ def test_operations_are_counted_where_an_optimizer_keeps_its_step_from_the_compi
 def test_operations_are_counted_later_where_a_profiler_begins_in_the_step_for_it(deep, monkeypatch):
     """As recordings of `--kineto` do: without it the burst ends with that step."""
     monkeypatch.setattr(bursts, "COUNTED_BURST", 0)
-    monkeypatch.setattr(bursts, "LAYERS_SHARE", 1e9)
     steps = []
 
     def record():
@@ -501,14 +498,12 @@ def test_a_count_that_fails_ends_with_its_first_failure(traced, monkeypatch):
 def test_that_a_model_has_too_many_modules_is_said_once(deep, monkeypatch):
     for module in (bursts, layer_names):
         monkeypatch.setattr(module, "MAX_LAYERS", 3)
-    monkeypatch.setattr(bursts, "LAYERS_SHARE", 1e9)
     train(Parts(**{f"part{n}": nn.Linear(4, 4) for n in range(4)}), steps=4 * STEPS)
     found = deep()
     assert len(found.names) == 3 and found.notes == (bursts.TOO_MANY,)
 
 
 def test_layers_on_several_devices_are_said_once(deep, monkeypatch):
-    monkeypatch.setattr(bursts, "LAYERS_SHARE", 1e9)
     model = Parts(one=nn.Linear(4, 4))
     model.one.unused = nn.Linear(4, 4, device="meta")
     train(model, steps=4 * STEPS)

@@ -7,17 +7,9 @@ import torch
 from torch import nn
 from torch.nn.modules import module as module_hooks
 
-from traceml.trace.deep import bursts
 from traceml.trace.deep.bursts import FIRST_BURST
 
 STEPS = FIRST_BURST + 20
-
-
-@pytest.fixture
-def deep(begin_deep, monkeypatch):
-    """A session that looks at as many steps as it may; what it wrote, when it is called."""
-    monkeypatch.setattr(bursts, "LAYERS_SHARE", 1e9)
-    return begin_deep()
 
 
 class Distilled(nn.Module):

@@ -119,13 +119,6 @@ def trained(way, steps=STEPS, sizes=(3,), dynamic=None):
     return losses, made, [str(each.message) for each in seen]
 
 
-@pytest.fixture
-def deep(begin_deep, monkeypatch):
-    """A session with the deep profile in every step that may be; what it wrote, when called."""
-    monkeypatch.setattr(bursts, "LAYERS_SHARE", 1e9)
-    return begin_deep()
-
-
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("sizes", [(3,), (3, 3, 3, 3, 3, 3, 5, 7)], ids=["fixed", "changing"])
 def test_training_and_compiling_are_the_same_with_and_without(deep, way, sizes):

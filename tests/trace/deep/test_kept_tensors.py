@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader
 
 from traceml.facts.layer_growth import layer_growth
 from traceml.store.layer_records import read_layers
-from traceml.trace.deep import bursts, kept_tensors
+from traceml.trace.deep import kept_tensors
 from traceml.trace.deep.bursts import FIRST_BURST
 
 STEPS = FIRST_BURST + 40
@@ -18,15 +18,9 @@ WIDTH = 4
 
 
 @pytest.fixture
-def growth(traced):
+def growth(deep):
     """Begins a deep profile; what has grown, when it is called."""
-    traced.session.begin_deep_profile()
-
-    def found():
-        traced.finish()
-        return layer_growth(read_layers(traced.folder), {})
-
-    return found
+    return lambda: layer_growth([deep()], {})
 
 
 class Keeps(nn.Linear):
@@ -149,12 +143,6 @@ def train_on(batches, model, keep=lambda outputs: None):
         optimizer.zero_grad()
 
 
-@pytest.fixture
-def many_looks(monkeypatch):
-    """What is left of outputs is looked at several times in a short run."""
-    monkeypatch.setattr(bursts, "LAYERS_SHARE", 1e9)
-
-
 def random_batches():
     return (torch.randn(2, WIDTH) for _ in range(2 * STEPS))
 
@@ -188,7 +176,6 @@ class AddsTable(nn.Linear):
 
 
 @pytest.mark.parametrize("place", ["the layer", "another layer", "a closure"])
-@pytest.mark.usefixtures("many_looks")
 def test_a_table_that_is_returned_each_time_is_no_leak_wherever_it_is_kept(growth, place):
     table = torch.ones(1000, WIDTH)
     model = AddsTable(Table(lambda layer: table))
@@ -217,7 +204,6 @@ def test_a_view_counts_by_its_own_bytes(growth):
     assert leak.is_output and leak.per_step_bytes == 2 * WIDTH * 4
 
 
-@pytest.mark.usefixtures("many_looks")
 def test_outputs_that_are_let_go_later_are_no_leak(traced, growth):
     kept, calls = [], []
 

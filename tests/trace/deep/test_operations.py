@@ -19,7 +19,6 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import flop_registry, register_flop_formula
 
 from traceml.facts.layers import layer_profile
-from traceml.trace.deep import bursts
 from traceml.trace.deep.flop_formulas import flops_of, formula_of
 from traceml.trace.deep.operations_without_flops import has_no_flops
 
@@ -28,10 +27,8 @@ BATCH = 3
 
 
 @pytest.fixture
-def profiled(begin_deep, monkeypatch):
+def profiled(deep):
     """Trains a model, with the same inputs or those of each step; its profile and its records."""
-    monkeypatch.setattr(bursts, "LAYERS_SHARE", 1e9)
-    written = begin_deep()
 
     def count(model, inputs, loss_of=torch.square):
         optimizer = torch.optim.SGD(model.parameters(), 1e-3)
@@ -41,7 +38,7 @@ def profiled(begin_deep, monkeypatch):
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-        records = written()
+        records = deep()
         return layer_profile([records], {}), records
 
     return count

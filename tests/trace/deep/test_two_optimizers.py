@@ -71,14 +71,9 @@ def assert_whole(found, batches=1):
     assert {tuple(sorted(set(row[parts]))) for row in found.calls} == {(batches, 3 * batches)}
 
 
-@pytest.fixture
-def often(monkeypatch):
-    monkeypatch.setattr(bursts, "LAYERS_SHARE", 1e9)
-
-
 @pytest.mark.parametrize("is_judge_first", [True, False], ids=["judge first", "makers first"])
 @pytest.mark.parametrize("batches", BATCHES.values(), ids=BATCHES.keys())
-def test_each_look_holds_a_whole_step(often, deep, batches, is_judge_first):
+def test_each_look_holds_a_whole_step(deep, batches, is_judge_first):
     gan = Gan()
     for real in batches():
         gan.step(real, is_judge_first)
@@ -86,7 +81,7 @@ def test_each_look_holds_a_whole_step(often, deep, batches, is_judge_first):
 
 
 @pytest.mark.parametrize("batches", BATCHES.values(), ids=BATCHES.keys())
-def test_so_it_does_where_the_script_bounds_its_steps(often, deep, batches):
+def test_so_it_does_where_the_script_bounds_its_steps(deep, batches):
     gan = Gan()
     for real in batches():
         with traceml.trace_step(gan.makes):
@@ -94,7 +89,7 @@ def test_so_it_does_where_the_script_bounds_its_steps(often, deep, batches):
     assert_whole(deep())
 
 
-def test_so_it_does_where_gradients_of_several_batches_are_added_up(often, deep):
+def test_so_it_does_where_gradients_of_several_batches_are_added_up(deep):
     gan = Gan()
     for number, real in enumerate(loader(per_step=2)):
         for loss, _ in gan.losses(real):
@@ -105,7 +100,7 @@ def test_so_it_does_where_gradients_of_several_batches_are_added_up(often, deep)
     assert_whole(deep(), batches=2)
 
 
-def test_so_it_does_where_one_of_them_steps_more_seldom(often, deep):
+def test_so_it_does_where_one_of_them_steps_more_seldom(deep):
     """Most batches have one optimizer: a look that begins before the second is begun anew."""
     gan = Gan()
     for number, real in enumerate(loader()):
@@ -125,7 +120,7 @@ def test_so_it_does_where_one_of_them_steps_more_seldom(often, deep):
     assert ((backward_ns > 0) == (calls == 2)).all()
 
 
-def test_a_loop_that_ends_fetching_is_looked_at_all_the_same(often, deep):
+def test_a_loop_that_ends_fetching_is_looked_at_all_the_same(deep):
     gan = Gan()
     for batches in (list(loader())[:1], loader(), [torch.randn(2, 4)] * STEPS):
         for real in batches:
@@ -135,9 +130,7 @@ def test_a_loop_that_ends_fetching_is_looked_at_all_the_same(often, deep):
     assert (found.row_steps == 1).all()
 
 
-def test_of_a_backward_pass_through_what_was_computed_before_the_look_nothing_is_claimed(
-    often, deep
-):
+def test_of_a_backward_pass_through_what_was_computed_before_the_look_nothing_is_claimed(deep):
     """The next batch is fetched between the two optimizers: no fetch, and nothing else, says where
     the loop's own step begins."""
     gan, batches = Gan(), iter(loader())
@@ -158,9 +151,7 @@ def test_of_a_backward_pass_through_what_was_computed_before_the_look_nothing_is
     assert not found.counted
 
 
-def test_a_view_of_a_weight_that_is_kept_from_step_to_step_is_no_part_of_an_earlier_step(
-    often, deep
-):
+def test_a_view_of_a_weight_that_is_kept_from_step_to_step_is_no_part_of_an_earlier_step(deep):
     """It needs no forward pass of its own: nothing is lost."""
     layer = nn.Linear(4, 4)
     turned = layer.weight.t()
@@ -173,7 +164,7 @@ def test_a_view_of_a_weight_that_is_kept_from_step_to_step_is_no_part_of_an_earl
     assert not found.notes and (found.times_ns["host_backward"][:, 1] > 0).all()
 
 
-def test_a_loop_with_one_optimizer_may_fetch_in_the_middle_of_its_step(often, deep):
+def test_a_loop_with_one_optimizer_may_fetch_in_the_middle_of_its_step(deep):
     model, batches = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1)), iter(loader())
     optimizer = torch.optim.SGD(model.parameters(), 1e-3)
     real = next(batches)
@@ -187,7 +178,7 @@ def test_a_loop_with_one_optimizer_may_fetch_in_the_middle_of_its_step(often, de
     assert not found.notes and (found.times_ns["host_backward"][:, 1:] > 0).all()
 
 
-def test_a_penalty_on_gradients_is_no_part_of_an_earlier_step(often, deep):
+def test_a_penalty_on_gradients_is_no_part_of_an_earlier_step(deep):
     gan = Gan()
     for real in loader():
         (loss, judge), (other, makers) = gan.losses(real)
