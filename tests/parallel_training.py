@@ -161,7 +161,7 @@ def train_pipeline_by_hand():
     is_last = rank >= half
     other = rank - half if is_last else rank + half
     alike = [dist.new_group(range(half)), dist.new_group(range(half, ARGUMENTS.ranks))][is_last]
-    model = nn.Sequential(*(Block(10.0) for _ in range(3 if is_last else 1)))
+    model = nn.Sequential(*(Block(30.0) for _ in range(3 if is_last else 1)))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     losses = []
     for _ in range(ARGUMENTS.steps):
