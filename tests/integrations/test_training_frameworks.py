@@ -43,11 +43,18 @@ def assert_is_told_apart(done: Finished, *phases: str) -> None:
     assert found["summary"] and "nan" not in found["summary"].lower()
 
 
+@pytest.fixture(scope="module")
+def extensions(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Where DeepSpeed compiles an extension of its own when it starts. By default all processes of
+    a user share one folder for it, in which a test would load what another one is just writing."""
+    return str(tmp_path_factory.mktemp("extensions"))
+
+
 @pytest.mark.parametrize("stage", [1, 2, 3])
-def test_deepspeed(tmp_path: Path, stage: int) -> None:
+def test_deepspeed(tmp_path: Path, extensions: str, stage: int) -> None:
     pytest.importorskip("deepspeed")
     script = SCRIPTS / "deepspeed_zero.py"
-    done = traced(tmp_path, [*TORCHRUN, script, str(stage)])
+    done = traced(tmp_path, [*TORCHRUN, script, str(stage)], TORCH_EXTENSIONS_DIR=extensions)
     assert f"steps: {STEPS}" in done.stdout
     assert list(done.summary["step_time"]["groups"]["rows"]) == ["0", "1"]
     assert done.steps == STEPS
