@@ -115,6 +115,14 @@ def test_no_more_threads_are_advised_where_the_one_there_is_waits_for_a_core() -
     assert finding is not None and "set_num_threads" not in finding.action
 
 
+def test_arithmetic_is_not_called_the_limit_of_what_waits_for_a_core() -> None:
+    finding = compute_bound.check(gather(using(make_run(), 0.4, runqueue=0.6)))
+    assert finding is not None and finding.action.startswith(
+        "Part of that is waiting for a CPU core: see first that the process gets the cores"
+    )
+    assert "is the limit" not in finding.action
+
+
 def test_a_short_step_on_a_cpu_is_not_said_to_need_a_gpu() -> None:
     def advice(run: RunRecords) -> str:
         finding = compute_bound.check(gather(run))

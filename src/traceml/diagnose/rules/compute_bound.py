@@ -17,8 +17,9 @@ what is not on yet (see [`settings`](summary.md#settings)). On a GPU: bfloat16 a
 `torch.compile`, for convolutions channels_last, and a larger batch where less than 50 % of the
 device's memory was reserved. Where the optimizer is the largest part: a fused one, or a larger
 batch so that it runs less often. On a CPU: a GPU, unused cores (none are where the training thread
-waits for one in 10 % of the time), bfloat16, or a smaller model; where a micro-batch computes for
-less than 3 ms, what makes the operations fewer or larger instead: a larger batch, `torch.compile`.
+waits for one in 10 % of the time: then it needs cores first), bfloat16, or a smaller model; where a
+micro-batch computes for less than 3 ms, what makes the operations fewer or larger instead: a larger
+batch, `torch.compile`.
 """
 
 from __future__ import annotations
@@ -140,6 +141,11 @@ def _faster_on_host(facts: Facts) -> str:
         ),
         "or",
     )
+    if _kept_from_running_share(facts) >= STARVED_SHARE:
+        return (
+            "Part of that is waiting for a CPU core: see first that the process gets the cores it "
+            f"asks for; for the arithmetic itself, try {options}."
+        )
     return f"The CPU's arithmetic is the limit: try {options}."
 
 
