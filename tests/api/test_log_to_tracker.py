@@ -15,6 +15,7 @@ import msgspec
 import pytest
 
 from factories import make_run
+from failing import failed, report
 from run_folders import write_run
 from traceml.agent.close import summarise
 from traceml.api import log_to_tracker
@@ -24,7 +25,7 @@ from traceml.store import folder as folders
 from traceml.store.line_files import LIVE_CHANGES, LIVE_STATE
 from traceml.store.tracker_writer import LoggedEnd, LoggedFinding, LoggedRun
 from traceml.store.wandb_writer import why_disabled
-from traceml.summaries.build import flat_numbers
+from traceml.summaries.build import build, flat_numbers
 from traceml.summaries.live_record import LiveChange, LiveState
 from traceml.summaries.record import FailureSummary, Summary
 
@@ -152,7 +153,35 @@ def test_live_values_are_sent_once_for_a_step_under_names_of_their_own(
 def test_findings_are_sent_but_not_that_nothing_was_found(folder: Path, tracker: Recording) -> None:
     log(folder, live=2)
     expected = "from step 7: It waits. Add workers."
-    assert tracker.findings == [LoggedFinding("INPUT_BOUND", "warn", expected, 30)]
+    first, of_the_end = tracker.findings
+    assert first == LoggedFinding("INPUT_BOUND", "warn", expected, 30)
+    assert (of_the_end.kind, of_the_end.severity) == ("COMPUTE_BOUND", "info")
+
+
+def test_what_only_the_whole_run_shows_is_a_finding_too(folder: Path, tracker: Recording) -> None:
+    """What ended the run, and the verdict of one that was too short for live findings."""
+    (folder / LIVE_CHANGES).unlink()
+    summary = build(failed(report(step=40, message="boom")), 1.0, "1.2.3")
+    (folder / folders.SUMMARY).write_bytes(msgspec.json.encode(summary))
+    log(folder)
+    sections = (summary.stability, summary.step_time)
+    leads = [section.diagnosis for section in sections if section is not None]
+    assert [lead.severity for lead in leads if lead is not None] == ["crit", "info"]
+    assert {found.kind for found in tracker.findings} == {lead.kind for lead in leads if lead}
+    (stopped,) = [found for found in tracker.findings if found.severity == "crit"]
+    assert stopped.text.startswith("at step 40: ") and "boom" in stopped.text
+
+
+def test_a_finding_that_was_told_live_is_told_at_the_end_only_where_it_became_worse(
+    folder: Path, tracker: Recording
+) -> None:
+    lead = summarise(folder).step_time
+    assert lead is not None and lead.diagnosis is not None
+    kind = str(lead.diagnosis.kind)
+    change = LiveChange(1.0, 30, "step_time", kind, "info", 7, (0,), "So it is.", "")
+    (folder / LIVE_CHANGES).write_bytes(msgspec.json.encode(change) + b"\n")
+    log(folder, live=1)
+    assert [found.text for found in tracker.findings] == ["from step 7: So it is."]
 
 
 def test_what_happened_in_one_step_is_said_to_be_at_that_step(
@@ -160,7 +189,7 @@ def test_what_happened_in_one_step_is_said_to_be_at_that_step(
 ) -> None:
     failed = LiveChange(1.0, 60, "stability", "EXCEPTION", "crit", 61, (0,), "It failed.", "", 61)
     (folder / LIVE_CHANGES).write_bytes(msgspec.json.encode(failed) + b"\n")
-    log(folder, live=1)
+    RunLogger("wandb", folder, make_report)._send_live()
     (found,) = tracker.findings
     assert (found.text, found.step) == ("at step 61: It failed.", 60)
 
@@ -191,7 +220,8 @@ def test_a_run_of_our_own_is_kept(folder: Path, tracker: Recording) -> None:
 def test_a_tracker_that_fails_at_first_misses_nothing(folder: Path, tracker: Recording) -> None:
     tracker.fails = 2
     said = log(folder, live=3)
-    assert len(tracker.values) == 1 and len(tracker.findings) == 1 and tracker.end is not None
+    assert len(tracker.values) == 1 and tracker.end is not None
+    assert [found.kind for found in tracker.findings] == ["INPUT_BOUND", "COMPUTE_BOUND"]
     assert said is not None and "live values could not be sent 2 times" in said
 
 

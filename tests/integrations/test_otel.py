@@ -20,6 +20,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 )
 
 from factories import make_run
+from failing import failed, report
 from processes import STEPS, TRACEML, started, wait_until
 from receivers import ReceivedRequest, Receiver, receiving
 from traceml.agent import otlp_export
@@ -150,9 +151,9 @@ def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
         yield receiver
 
 
-def state(*kinds: str) -> LiveState:
+def state(*kinds: str, severity: str = "warn") -> LiveState:
     issues = tuple(
-        LiveIssue(kind=kind, severity="warn", summary="words", section="step_time", ranks=(1,))
+        LiveIssue(kind=kind, severity=severity, summary="words", section="step_time", ranks=(1,))
         for kind in kinds
     )
     return LiveState(unix_s=1.0, step=50, findings=issues, summary=SUMMARY)
@@ -193,6 +194,22 @@ def test_a_finding_is_an_event_when_it_appears(collector):
     assert kinds[:3] == ["A", "B", "B"]
     assert (found[0].body.string_value, found[0].severity_number) == ("words", 13)
     assert metrics_in(collector.received[0])["traceml.run.state", "live"] == 1
+
+
+def test_what_only_the_whole_run_shows_is_an_event_too(collector):
+    """What ended it, and what a short run did not last long enough for; each once."""
+    slow = build(failed(report(step=40, message="boom"), input_ms=90.0), 0.0, "1")
+    export = OtlpExport(NO_FOLDER, MANIFEST, pytest.fail)
+    export.export_state(state("INPUT_BOUND", severity="crit"))
+    export.finish(slow, 1)
+    found = [
+        (each.event_name, attributes(each.attributes)["traceml.finding.kind"], each.severity_number)
+        for each in events_in(collector)
+    ]
+    assert found[:1] == [("traceml.finding", "INPUT_BOUND", 17)]
+    assert ("traceml.finding", "EXCEPTION", 17) in found[1:-1]
+    assert "INPUT_BOUND" not in [kind for _, kind, _ in found[1:]]
+    assert found[-1][0] == "traceml.run.end"
 
 
 def test_a_collector_that_was_down_gets_the_events_later_and_what_was_lost_is_told(

@@ -30,10 +30,17 @@ from traceml.agent.otlp_settings import (
     why_not_exported,
 )
 from traceml.model import exported_metric as catalogue
+from traceml.model.finding import Severity
 from traceml.model.run import Manifest
 from traceml.store.metric_follower import LiveMetrics
 from traceml.summaries.exported_values import ExportedValue, exported_values
-from traceml.summaries.live_record import LiveIssue, LiveState, ToldFindings, with_metrics
+from traceml.summaries.live_record import (
+    LiveIssue,
+    LiveState,
+    ToldFindings,
+    final_findings,
+    with_metrics,
+)
 from traceml.summaries.record import Summary, has_failed
 
 MAX_INTERVAL_S = 60.0
@@ -90,7 +97,7 @@ class OtlpExport:
             self._latest = state.summary, "live"
             for issue in self._told.find_new(state.findings, now_s):
                 self._told.add(issue.kind or "", now_s, issue.severity)
-                self._add(_finding_event(issue, state))
+                self._add(_finding_event(issue, state.unix_s, state.step))
         self._begin()
 
     def finish(self, summary: Summary, exit_status: int | None) -> None:
@@ -105,6 +112,7 @@ class OtlpExport:
         state = "failed" if has_failed(summary, exit_status) else "finished"
         with self._changed:
             self._latest = summary, state
+            self._add_final_findings(summary)
             self._add(_end_event(summary, state, exit_status))
             self._is_over = True
             self._changed.notify_all()
@@ -131,6 +139,15 @@ class OtlpExport:
             return
         self._dropped[LOGS] += len(self._events) == MAX_EVENTS
         self._events.append(event)
+
+    def _add_final_findings(self, summary: Summary) -> None:
+        """Adds what only the whole run shows: what ended it, and what a short run did not last
+        long enough for."""
+        found = [each for each in final_findings(summary) if each.severity != Severity.INFO.value]
+        steps = None if summary.step_time is None else summary.step_time.metadata
+        last = None if steps is None else steps.training_total_steps
+        for issue in self._told.find_new(found, time.monotonic()):
+            self._add(_finding_event(issue, time.time(), last))
 
     def _report(self) -> None:
         assert self._thread is not None
@@ -201,7 +218,7 @@ class OtlpExport:
         return [*exported_values(summary, run, state), *dropped]
 
 
-def _finding_event(issue: LiveIssue, state: LiveState) -> ExportEvent:
+def _finding_event(issue: LiveIssue, unix_s: float, step: int | None) -> ExportEvent:
     attributes = {
         "traceml.finding.kind": issue.kind,
         "traceml.finding.section": issue.section or "",
@@ -210,10 +227,10 @@ def _finding_event(issue: LiveIssue, state: LiveState) -> ExportEvent:
         "traceml.finding.ranks": list(issue.ranks),
         "traceml.finding.since_step": issue.since_step,
         "traceml.finding.until_step": issue.until_step,
-        "traceml.step": state.step,
+        "traceml.step": step,
     }
     return ExportEvent(
-        FINDING_EVENT, state.unix_s, issue.severity or "info", issue.summary or "", attributes
+        FINDING_EVENT, unix_s, issue.severity or "info", issue.summary or "", attributes
     )
 
 

@@ -45,9 +45,15 @@ from traceml.store.tracker_writer import (
     TrackerWriter,
 )
 from traceml.summaries.build import flat_numbers, live_numbers
-from traceml.summaries.live_record import LiveChange, LiveState, read_change, read_live
+from traceml.summaries.live_record import (
+    LiveState,
+    ToldFindings,
+    final_findings,
+    read_change,
+    read_live,
+)
 from traceml.summaries.read import read_summary
-from traceml.summaries.record import has_failed
+from traceml.summaries.record import Summary, has_failed
 
 SEND_EVERY_S = 5.0
 FIND_WITHIN_S = 10.0
@@ -74,6 +80,7 @@ class RunLogger:
         """The script's run that the writer was opened for."""
         self._changes = LineFollower(folder / LIVE_CHANGES)
         self._findings: deque[LoggedFinding] = deque(maxlen=MAX_PENDING)
+        self._told = ToldFindings()
         self._last_step: int | None = None
         self._rests_until_s = 0.0
         self._pause_s = FIRST_PAUSE_S
@@ -115,14 +122,23 @@ class RunLogger:
 
     def _read_findings(self) -> None:
         lines, _ = self._changes.read_new()
-        for line in lines:
-            change = read_change(line)
-            if change is None or not _is_worth_logging(change):
+        for change in filter(None, map(read_change, lines)):
+            if not _is_worth_logging(change.severity, change.section):
                 continue
-            when = "at" if change.until_step == change.since_step else "from"
-            text = f"{when} step {change.since_step}: {change.summary} {change.action}".strip()
+            self._told.add(change.kind, time.monotonic(), change.severity)
+            text = _text(change.summary, change.action, change.since_step, change.until_step)
             step = change.step or change.since_step
             self._findings.append(LoggedFinding(change.kind, change.severity, text, step))
+
+    def _add_final_findings(self, summary: Summary, step: int) -> None:
+        """Adds the leading findings of the whole run that live views did not come to show: what
+        ended it, and what a short run did not last long enough for."""
+        leads = {issue.section: issue for issue in reversed(final_findings(summary))}
+        worth = [lead for lead in leads.values() if _is_worth_logging(lead.severity, lead.section)]
+        for lead in self._told.find_new(worth, time.monotonic()):
+            text = _text(lead.summary, lead.action, lead.since_step, lead.until_step)
+            severity = lead.severity or Severity.INFO.value
+            self._findings.append(LoggedFinding(str(lead.kind), severity, text, step))
 
     def _send_findings(self, writer: TrackerWriter) -> None:
         while self._findings:
@@ -179,17 +195,19 @@ class RunLogger:
 
     def _finish(self) -> None:
         writer = self._open()
-        self._read_findings()
-        self._send_findings(writer)
         summary = read_summary(self._folder / folders.SUMMARY)
+        steps = None if summary.step_time is None else summary.step_time.metadata
+        step = int((steps and steps.training_total_steps) or self._last_step or 0)
+        self._read_findings()
+        self._add_final_findings(summary, step)
+        self._send_findings(writer)
         report = self._make_report(self._folder)
         files = [report, self._folder / folders.SUMMARY, self._folder / folders.TEXT]
-        steps = None if summary.step_time is None else summary.step_time.metadata
         found = summary.primary_diagnosis
         texts = {VERDICT: found.status, DIAGNOSIS: found.summary, NEXT: found.action}
         writer.finish(
             LoggedEnd(
-                step=int((steps and steps.training_total_steps) or self._last_step or 0),
+                step=step,
                 numbers=flat_numbers(summary),
                 texts={name: text for name, text in texts.items() if text},
                 summary_text=summary.text or "",
@@ -261,9 +279,16 @@ def _wait(control: int, is_due: Callable[[], object]) -> bool | None:
     return None
 
 
-def _is_worth_logging(change: LiveChange) -> bool:
+def _is_worth_logging(severity: str | None, section: str | None) -> bool:
     """Whether a finding says more than that nothing was found."""
-    return change.severity != Severity.INFO.value or change.section == Section.STEP_TIME.value
+    is_severe = severity not in (None, Severity.INFO.value)
+    return is_severe or section == Section.STEP_TIME.value
+
+
+def _text(summary: str | None, action: str | None, since: int | None, until: int | None) -> str:
+    """Returns a finding in words: at which step or since which one, what, and what to do."""
+    when = "" if since is None else f"{'at' if until == since else 'from'} step {since}: "
+    return f"{when}{summary or ''} {action or ''}".strip()
 
 
 class _Deadline:

@@ -11,7 +11,7 @@ from msgspec import Struct, structs
 from traceml.model.finding import Severity
 from traceml.store.json_lines import UNDECODABLE, holds_huge_number
 from traceml.store.records import LoggedMetric
-from traceml.summaries.record import Issue, MetricSummary, Summary
+from traceml.summaries.record import Issue, MetricSummary, Summary, sections_of
 
 
 class LiveIssue(Issue, frozen=True):
@@ -46,6 +46,16 @@ class LiveChange(Struct, frozen=True):
     action: str
     until_step: int | None = None
     """The last step that it is about; `null` where it holds on."""
+
+
+def final_findings(summary: Summary) -> list[LiveIssue]:
+    """Returns the findings of a run that is over as live views name them: by section, the leading
+    one first. What ended it is among them, and what a short run did not last long enough for."""
+    return [
+        LiveIssue(**structs.asdict(issue), section=name)
+        for name, section in sections_of(summary)
+        for issue in section.issues
+    ]
 
 
 class ToldFindings:
