@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -67,7 +68,8 @@ from pathlib import Path
 from traceml.trace import ask_agent
 import wandb
 ask_agent.PATIENCE_S = {PATIENCE_S}
-wandb.init(project="demo", name="left open", mode="offline").log({{"mine": 1}})
+run = wandb.init(project="demo", name="left open", mode="offline", dir=".")
+run.log({{"mine": 1}})
 deadline = time.monotonic() + {PATIENCE_S}
 while not Path("logs/open/marks/tracker-run-wandb").exists():
     assert time.monotonic() < deadline
@@ -252,11 +254,20 @@ def test_a_wandb_run_that_the_script_closes_has_numbers_and_verdict(beside: Fini
 
 
 def test_a_wandb_run_that_is_open_at_the_end_has_them_too(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(LEFT_OPEN)
+    """Its folder is named relative to the script's, as by Lightning's logger; the line for people
+    is to be copied anywhere."""
+    place = tmp_path / "of my own"
+    place.mkdir()
+    (place / "train.py").write_text(LEFT_OPEN)
     words = ["run", "--mode=summary", "--run-name", "open", "--log-to", "wandb", "train.py"]
-    finished = run([TRACEML, *words], tmp_path, env=environment(tmp_path))
+    finished = run([TRACEML, *words], place, env=environment(place))
     assert finished.status == 0, finished.stderr
-    mine = wandb_runs(tmp_path)["left open"]
+    mine = wandb_runs(place)["left open"]
+    (said,) = [line for line in lines(finished) if "wandb sync" in line]
+    command = said.partition("(offline: ")[2].removesuffix(")")
+    _, sync, *folders = map(Path, shlex.split(command))
+    assert str(sync) == "sync" and len(folders) == 2
+    assert all(folder.is_absolute() and list(folder.glob("*.wandb")) for folder in folders)
     assert mine.last_values[FINAL] > 0
     assert mine.last_values["traceml/steps"] == finished.steps
     assert mine.last_values["mine"] == 1

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -86,7 +87,7 @@ class WandbWriter:
             return live.removesuffix(" and ")
         ours = self._own_folder if self._own.offline else None
         filled = read_mark(self._run.folder, WANDB_FILLED_MARK)
-        folders = " ".join(filter(None, (ours, filled)))
+        folders = shlex.join(filter(None, (ours, filled)))
         sync = f" (offline: wandb sync {folders})" if folders else ""
         return f"{live}{self._own.project}/{self._own.id}{sync}"
 
@@ -137,7 +138,8 @@ class WandbWriter:
                 raise
             wandb.teardown()  # its service would refuse the id of the run that it could not open
             self._own = self._init("offline")
-        self._own_folder = os.path.dirname(self._own.dir)  # noqa: PTH120 - as W&B names it
+        files = os.path.abspath(self._own.dir)  # noqa: PTH100 - as W&B names it
+        self._own_folder = os.path.dirname(files)  # noqa: PTH120
         self._own.define_metric("traceml/live/*", step_metric=STEP)
 
     def _init(self, mode: str) -> Any:

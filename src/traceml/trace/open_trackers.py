@@ -152,6 +152,9 @@ class WandbValues:
     def __init__(self, session: Session, run: Any) -> None:
         self._session = session
         self._run = run
+        files = getattr(run, "dir", None)
+        # Absolute as soon as the run is found: the script may go to another folder.
+        self._files = os.path.abspath(files) if isinstance(files, str) else None  # noqa: PTH100
         self._number = 0
         self._is_over = False
         self._has_end = False
@@ -187,9 +190,8 @@ class WandbValues:
             self._note_filled()
 
     def _note_filled(self) -> None:
-        files = getattr(self._run, "dir", None)
-        if getattr(self._run, "offline", False) and isinstance(files, str):
-            folder = os.path.dirname(files)  # noqa: PTH120 - as W&B names it
+        if getattr(self._run, "offline", False) and self._files is not None:
+            folder = os.path.dirname(self._files)  # noqa: PTH120 - as W&B names it
             write_mark(self._session.run_folder, WANDB_FILLED_MARK, folder.encode())
 
     def is_of(self, run: Any) -> bool:
