@@ -48,11 +48,13 @@ def noise(comparison: Comparison) -> str:
         return "none: both sides hold the same measurements."
     if verdict.allowance_from != "runs":
         return f"{_one_run_each(comparison)}."
-    said = f"with {len(comparison.a_runs)} + {len(comparison.b_runs)} runs"
+    said = f"over {len(comparison.a_runs)} + {len(comparison.b_runs)} runs"
+    two = "two runs of one side"
     if comparison.paired_by:
         said += f", paired by {one_line(comparison.paired_by, NAME_WIDTH)}"
+        two = "the two runs of a pair"
     reach = reach_words(verdict.allowance_pct / 100)
-    said += f", differences of up to {reach} can come from run-to-run noise"
+    said += f", {two} may differ by up to {reach} by chance alone"  # their means by much less
     if verdict.method and verdict.p is not None:
         said += f"; {verdict.method}, p {_p(verdict.p)}"
     if verdict.rank_test and verdict.rank_test_p is not None:
