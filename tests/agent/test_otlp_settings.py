@@ -45,7 +45,17 @@ def test_missing_packages_are_said_where_a_collector_is_named(monkeypatch: pytes
     )
 
 
-@pytest.mark.parametrize(("text", "seconds"), [("2500", 2.5), ("0", 0.1), ("soon", 10.0)])
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("2500", 2.5),
+        ("0", 0.1),
+        ("soon", 10.0),
+        ("nan", 0.1),
+        ("1e18", 86_400.0),
+        ("inf", 86_400.0),
+    ],
+)
 def test_the_interval_is_opentelemetrys(text: str, seconds: float):
     assert interval_s_in({"OTEL_METRIC_EXPORT_INTERVAL": text}) == seconds
 

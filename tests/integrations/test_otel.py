@@ -170,6 +170,15 @@ def test_the_collector_is_given_the_values_of_the_catalogue(collector):
     assert {key: sent[key] for key in expected} == pytest.approx(expected)
 
 
+def test_an_endless_interval_sends_the_end_alone(collector, monkeypatch):
+    monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", "9" * 18)
+    export = OtlpExport(NO_FOLDER, MANIFEST, pytest.fail)
+    export.export_state(state())
+    collector.wait_for(1)
+    export.finish(SUMMARY, 0)
+    assert metrics_in(last_metrics(collector))["traceml.run.state", "finished"] == 1
+
+
 def test_what_the_script_logs_is_sent_while_the_run_goes_on(collector, tmp_path):
     values = {"accuracy": 0.75}
     said = {"number": 1, "kind": "metrics", "step": 1, "unix_ns": 1, "values": values}

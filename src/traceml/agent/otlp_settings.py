@@ -11,6 +11,8 @@ METRICS, LOGS = "metrics", "logs"
 """OpenTelemetry's signals that are sent."""
 DEFAULT_INTERVAL_S = 10.0
 """Between two exports, where `OTEL_METRIC_EXPORT_INTERVAL` says nothing."""
+MIN_INTERVAL_S, MAX_INTERVAL_S = 0.1, 86_400.0
+"""A huge one means that no more than the end is to be sent, and is more than a wait can take."""
 INSTALL = "pip install 'traceml-insight[otel]'"
 UNREADABLE = "an address that cannot be read"
 """What a collector's address is called that is no URL: it may hold secrets."""
@@ -92,9 +94,10 @@ def shown_collector(environment: Mapping[str, str], signals: Sequence[str]) -> s
 def interval_s_in(environment: Mapping[str, str]) -> float:
     """Returns the seconds between two exports."""
     try:
-        return max(0.1, float(environment["OTEL_METRIC_EXPORT_INTERVAL"]) / 1e3)
+        wanted_s = float(environment["OTEL_METRIC_EXPORT_INTERVAL"]) / 1e3
     except (KeyError, ValueError):
         return DEFAULT_INTERVAL_S
+    return min(max(MIN_INTERVAL_S, wanted_s), MAX_INTERVAL_S)
 
 
 def names_service(environment: Mapping[str, str]) -> bool:
