@@ -198,13 +198,14 @@ def test_code_without_a_secret_stays(code: str) -> None:
     [
         *("aB3" * 80_000, "-----BEGIN PRIVATE KEY-----\n" * 9_000, "key = '" * 40_000),
         *("authorization" + " " * 250_000, "bearer " * 40_000, "login(" * 40_000, "a=\n" * 90_000),
+        *("a:" * 125_000, "key:" * 60_000),
     ],
-    ids=["letters", "begins", "quotes", "spaces", "words", "calls", "lines"],
+    ids=["letters", "begins", "quotes", "spaces", "words", "calls", "lines", "names", "keys"],
 )
 def test_no_text_takes_long(text: str) -> None:
     """A pattern that tried every way to read a text would take hours for these."""
     began_s = time.process_time()
-    masked_text(text + " key")
+    masked_message(text + " key")
     assert time.process_time() - began_s < 10
 
 
@@ -229,6 +230,12 @@ def test_a_remote_without_a_scheme_stays() -> None:
     [
         pytest.param("login with password=hunter failed", "login with password=*** failed", id="="),
         pytest.param("bad token: abc, try again", "bad token: ***, try again", id="a colon"),
+        pytest.param(
+            "ConnectionError: password=hunter", "ConnectionError: password=***", id="an exception"
+        ),
+        pytest.param("url: http://h?token=abc", "url: http://h?token=***", id="after another name"),
+        pytest.param("a=b=c:password:hunter", "a=b=c:password:***", id="after several names"),
+        pytest.param("ValueError: pad_token=5", "ValueError: pad_token=5", id="an exception's no"),
         pytest.param("GET https://h/b?sig=abc&n=1", "GET https://h/b?sig=***&n=1", id="a URL"),
         pytest.param("key=value and author: me", "key=value and author: me", id="plain words"),
         pytest.param(

@@ -146,7 +146,7 @@ def masked_message(text: str) -> str:
     patterns = _patterns()
     for option in (patterns.option, patterns.listed_option):
         text = option.sub(_masked_option, text)
-    return patterns.inline.sub(_masked_inline, text)
+    return _mask_inline(text)
 
 
 def masked_value(name: str, value: Any) -> Any:
@@ -223,10 +223,10 @@ class _Patterns:
             re.MULTILINE,
         )
         """A line of a `.env` or a YAML file."""
-        self.inline = re.compile(
+        self.inline_name = re.compile(
             r"(?<![\w.-])(?P<name>[A-Za-z_][\w.-]{0,80})(?P<divider>=|:(?!//)[ \t]?)"
-            r"(?P<value>[^\s\"'(){}\[\],;&]{1,4096})"
         )
+        self.inline_value = re.compile(r"[^\s\"'(){}\[\],;&]{1,4096}")
         """`password=hunter` in the midst of a sentence or of a URL's query."""
         option = r"(?<![\w-])--?(?P<name>[A-Za-z][\w.-]{0,80})"
         self.option = re.compile(rf"{option}(?:=|[ \t]+(?!-))(?P<value>[^\s\"',;]{{1,4096}})")
@@ -260,14 +260,27 @@ def _masked_match(found: re.Match[str]) -> str:
     return found[0]
 
 
-def _masked_inline(found: re.Match[str]) -> str:
-    name, value = found["name"], found["value"]
-    is_signature = found["divider"] == "=" and _words(name)[-1] in _SIGNATURES
-    if not (is_signature or _is_secret_name(name, value)):
-        return found[0]
-    if name.lower() == "pass" and found["divider"] != "=" and _is_plain(value):
-        return found[0]  # "in the forward pass: expected a tensor"
-    return f"{name}{found['divider']}{MASK}"
+def _mask_inline(text: str) -> str:
+    """Returns a message with the values after secrets' names masked. What follows another name may
+    begin with such a one: `ConnectionError: password=hunter`."""
+    patterns, parts, kept_from, at = _patterns(), list[str](), 0, 0
+    while found := patterns.inline_name.search(text, at):
+        at = found.end()
+        if not _may_be_secret_name(found["name"]):
+            continue
+        value = patterns.inline_value.match(text, at)
+        if value is not None and _is_secret_inline(found["name"], found["divider"], value[0]):
+            parts += [text[kept_from:at], MASK]
+            kept_from = at = value.end()
+    return "".join([*parts, text[kept_from:]])
+
+
+def _is_secret_inline(name: str, divider: str, value: str) -> bool:
+    if divider == "=" and _words(name)[-1] in _SIGNATURES:
+        return True
+    if name.lower() == "pass" and divider != "=" and _is_plain(value):
+        return False  # "in the forward pass: expected a tensor"
+    return _is_secret_name(name, value)
 
 
 def _masked_option(found: re.Match[str]) -> str:
@@ -341,6 +354,11 @@ def _is_surely_secret_name(name: str) -> bool:
     if words[-1] in _SECRET_WORDS or words[-2:] == ["connection", "string"]:
         return True
     return words[-1] == "token" and (len(words) < 2 or words[-2] not in _VOCABULARY)
+
+
+def _may_be_secret_name(name: str) -> bool:
+    """Whether some value of this name would be a secret."""
+    return _is_surely_secret_name(name) or _words(name)[-1].endswith(_MAYBE_SECRET)
 
 
 def _is_secret_name(name: str, value: str) -> bool:
