@@ -1,5 +1,8 @@
 """Foreign text is printed as one line, without what would move a cursor or colour a page."""
 
+import shlex
+from pathlib import Path
+
 import pytest
 
 from traceml.model.printable import (
@@ -8,6 +11,7 @@ from traceml.model.printable import (
     pad_left,
     pad_right,
     printable,
+    shell_word,
     shorten_at_word,
     shorten_middle,
     terminal_width,
@@ -72,3 +76,8 @@ def test_the_width_of_a_text_is_that_in_a_terminal(text: str, columns: int) -> N
     assert pad_right(text, 10) == text + " " * (10 - columns)
     assert pad_left(text, 10) == " " * (10 - columns) + text
     assert pad_left(text, 0) == text
+
+
+def test_a_path_in_a_command_for_people_is_one_word_of_it() -> None:
+    assert shell_word(Path("logs/run-1")) == "logs/run-1"
+    assert shlex.split(f"traceml recover {shell_word(Path('my runs/a'))}")[2:] == ["my runs/a"]

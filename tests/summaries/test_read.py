@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import random
+import shlex
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -285,6 +286,16 @@ def test_an_unfinished_run_is_pointed_to_recover(logs: Path, record: str) -> Non
     (logs / "killed" / record).touch()
     with pytest.raises(RunNotFound, match=r"traceml recover .*killed$"):
         locate("killed", logs)
+
+
+def test_the_command_to_recover_a_run_may_be_copied(tmp_path: Path) -> None:
+    folder = tmp_path / "my runs" / "killed"
+    folder.mkdir(parents=True)
+    (folder / "run.json").touch()
+    with pytest.raises(RunNotFound) as refusal:
+        locate("killed", folder.parent)
+    command = str(refusal.value).partition("rebuild it with: ")[2]
+    assert shlex.split(command) == ["traceml", "recover", str(folder)]
 
 
 def test_a_folder_that_is_no_run_is_not_pointed_to_recover(logs: Path) -> None:

@@ -21,7 +21,7 @@ from traceml.api.query_runs import RunQuery, RunSearch
 from traceml.api.run_files import RunFiles
 from traceml.compare.record import to_json
 from traceml.model.errors import RunNotFound, UsageError, did_you_mean
-from traceml.model.printable import file_lines, shorten
+from traceml.model.printable import file_lines, shell_word, shorten
 from traceml.model.secrets import masked_text
 from traceml.store import folder as folders
 from traceml.store.regular_files import read_regular, stat_regular
@@ -215,7 +215,7 @@ class AgentTools:
             why = "it has just begun" if files.state == "live" else "its agent died"
             raise UsageError(
                 f"the run {run!r} has no summary ({why}); wait for its first steps, or run "
-                f"`traceml recover {folder}`"
+                f"`traceml recover {shell_word(folder)}`"
             )
         return files, files.summary
 

@@ -16,7 +16,7 @@ from traceml.api.run_files import RunFiles
 from traceml.figures.exported_tables import TABLE_NAMES, ExportedTable, exported_tables
 from traceml.figures.exported_timeline import write_timeline
 from traceml.model.errors import UsageError
-from traceml.model.printable import printable_lines
+from traceml.model.printable import printable_lines, shell_word
 from traceml.model.quantities import count
 from traceml.store.load import load_run, ring_paths
 from traceml.store.metric_curves import logged_values
@@ -122,13 +122,13 @@ def _notes(folder: Path, files: RunFiles, records: RunRecords) -> list[str]:
         notes.append("the run is still going on: this is what is on disk so far")
     elif files.state == "lost" and ring_paths(folder, files.manifest):
         notes.append(
-            f"the last steps are not on disk yet: `traceml recover {folder}` adds them, then "
-            "export again"
+            f"the last steps are not on disk yet: `traceml recover {shell_word(folder)}` adds "
+            "them, then export again"
         )
     if files.summary is None:
         notes.append(
-            f"the run has no summary, so its findings are missing: `traceml recover {folder}` "
-            "makes one"
+            "the run has no summary, so its findings are missing: "
+            f"`traceml recover {shell_word(folder)}` makes one"
         )
     folded = sum(int(rank.blocks["complete_steps"].sum()) for rank in records.ranks)
     if folded:

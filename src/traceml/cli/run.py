@@ -25,6 +25,7 @@ from traceml.launch.views import make_report
 from traceml.model.environment import ESSENTIAL, MAX_KINETO_STEPS, NOTIFY, PROFILES
 from traceml.model.errors import UsageError
 from traceml.model.launcher_place import place_in_environment
+from traceml.model.printable import shell_word
 from traceml.model.tracker import TRACKERS, parse_trackers, require_installed
 from traceml.store import folder as folders
 from traceml.store.regular_files import read_regular
@@ -46,7 +47,8 @@ def main(words: list[str]) -> int:
     if command and options.script:
         raise UsageError(
             f"both a script ({options.script}) and a command after -- were given; expected one; "
-            f"the script's own arguments go after --args: traceml run {options.script} --args …"
+            "the script's own arguments go after --args: traceml run "
+            f"{shell_word(options.script)} --args …"
         )
     if command:
         if cluster.world_size > 1:

@@ -14,6 +14,7 @@ from traceml.cli.parser import DEFAULT_LOGS_DIR, CommandParser, add_logs_dir, wh
 from traceml.launch.display_mode import STAYS
 from traceml.model.environment import TOKEN
 from traceml.model.errors import UsageError
+from traceml.model.printable import shell_word
 from traceml.web.addresses import DEFAULT_HOST, DEFAULT_PORT, is_loopback
 
 _NEEDED = ("starlette", "uvicorn")
@@ -63,7 +64,7 @@ def _logs_folder(named: str | None) -> Path:
         raise UsageError(
             f"there is no folder {logs} (looked from {Path.cwd()}); expected the folder of the "
             "runs; check the spelling, or start a run there first: "
-            f"traceml run --logs-dir {logs} train.py"
+            f"traceml run --logs-dir {shell_word(logs)} train.py"
         )
     return logs
 

@@ -10,6 +10,7 @@ from traceml.cli.parser import CommandParser, add_logs_dir, some_text
 from traceml.launch.display_mode import terminal_obstacles
 from traceml.launch.messages import say
 from traceml.model.errors import UsageError
+from traceml.model.printable import shell_word
 from traceml.store import folder as folders
 
 
@@ -30,7 +31,7 @@ def main(words: list[str]) -> int:
     for obstacle in terminal_obstacles():
         raise UsageError(
             f"{obstacle}; the live view needs a terminal and textual, "
-            f"`traceml view {options.run}` prints the summary once the run is over"
+            f"`traceml view {shell_word(options.run)}` prints the summary once the run is over"
         )
     from traceml.tui.app import Outcome, watch
 

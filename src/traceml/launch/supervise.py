@@ -21,6 +21,7 @@ from traceml.launch.session_leader import begin_below_leader
 from traceml.launch.tasks_on_machine import TasksOnMachine
 from traceml.launch.views import NoView, View
 from traceml.model.environment import AGENT, AGENT_LACKED_ROOM
+from traceml.model.printable import shell_word
 from traceml.model.run import Ending, Manifest
 from traceml.store import folder as folders
 
@@ -288,7 +289,7 @@ def _end(to: TracedRun, agent: AgentProcess | None, ending: Ending) -> None:
         if agent.lacked_room:
             say(
                 f"the disk of {to.folder} is full: the summary lacks the last steps; make room, "
-                f"then `traceml recover {to.folder}` adds them"
+                f"then `traceml recover {shell_word(to.folder)}` adds them"
             )
             return
         agent.kill()
@@ -305,7 +306,7 @@ def _write_here(to: TracedRun, says_so: bool) -> None:
     except Exception as error:  # noqa: BLE001 - said; the status must stay the training's own
         say(
             f"the summary could not be written ({type(error).__name__}: {error}); the records are "
-            f"kept, and `traceml recover {to.folder}` writes it once that is mended"
+            f"kept, and `traceml recover {shell_word(to.folder)}` writes it once that is mended"
         )
         return
     if says_so:

@@ -23,6 +23,7 @@ from traceml.launch.display_mode import STAYS, in_foreground
 from traceml.launch.hidden_terminal import HiddenTerminal
 from traceml.launch.kept_output import KeptOutput
 from traceml.launch.messages import pause_messages, resume_messages, say
+from traceml.model.printable import shell_word
 from traceml.store.line_files import write_whole
 from traceml.store.output_follower import OutputFollower
 
@@ -148,7 +149,7 @@ class TerminalView:
         self._restore()
         say(
             f"{why}; training goes on and its output follows here "
-            f"(`traceml watch {self._folder}` shows it live again)"
+            f"(`traceml watch {shell_word(self._folder)}` shows it live again)"
         )
         self.output.show()
 
@@ -228,7 +229,7 @@ class DashboardView:
         if self._process is not None and self._process.poll() is not None:
             say(
                 f"the dashboard exited (status {self._process.returncode}); training goes "
-                f"on, and `traceml ui --logs-dir {self._folder.parent}` starts it again"
+                f"on, and `traceml ui --logs-dir {shell_word(self._folder.parent)}` starts it again"
             )
             self._process = None
 

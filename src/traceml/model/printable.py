@@ -22,6 +22,13 @@ def printable(text: str) -> str:
     return "".join(character if character.isprintable() else "?" for character in text)
 
 
+def shell_word(path: object) -> str:
+    """A path as one word of a command that people are to copy: in quotes where it needs them."""
+    import shlex  # only where something is said: the training process imports this module
+
+    return shlex.quote(str(path))
+
+
 def terminal_width(text: str) -> int:
     """How many columns of a terminal the text takes: letters of Chinese, Japanese and Korean take
     two, accents that are joined to a letter none."""

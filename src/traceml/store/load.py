@@ -15,6 +15,7 @@ from traceml.model import record_layout
 from traceml.model.environment import MOVED_MARK, TROUBLE_MARK
 from traceml.model.errors import TraceMLError, UnreadableRecords
 from traceml.model.node import NodeState, NodeWay
+from traceml.model.printable import shell_word
 from traceml.model.quantities import count
 from traceml.model.run import DISK_FULL, Manifest
 from traceml.model.sample import Sample
@@ -87,7 +88,7 @@ def not_on_disk(error: OSError, ring: RingReader, files: RankFiles, folder: Path
     return (
         f"{why}: only {steps} of rank {ring.head().rank.rank} are on disk, so the summary is "
         "incomplete; the last steps are still in memory: make room, then "
-        f"`traceml recover {folder}` adds them"
+        f"`traceml recover {shell_word(folder)}` adds them"
     )
 
 

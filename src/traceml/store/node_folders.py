@@ -20,6 +20,7 @@ from traceml.model import record_layout
 from traceml.model.environment import TOKEN
 from traceml.model.errors import UsageError
 from traceml.model.node import HEAD_WANTED_MARK, JOIN_MARK, HeadAddress, NodeState, NodeWay
+from traceml.model.printable import shell_word
 from traceml.model.quantities import count
 from traceml.store import folder as folders
 from traceml.store.json_lines import UNDECODABLE, load_json
@@ -227,7 +228,7 @@ def closing_words(folder: Path) -> str | None:
         return (
             f"{state.head_machine}, which collects the run, no longer answers; the records of "
             f"{state.hostname} are in its folder: where {there} is missing at its end, "
-            f"`traceml recover {state.head_folder}` writes it"
+            f"`traceml recover {shell_word(state.head_folder)}` writes it"
         )
     why = f" ({state.trouble})" if state.trouble else ""
     return (

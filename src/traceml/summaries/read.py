@@ -15,7 +15,7 @@ import msgspec
 from traceml.model.errors import RunNotFound, TraceMLError, UnreadableSummary, did_you_mean
 from traceml.model.metric import METRICS
 from traceml.model.phase import Phase
-from traceml.model.printable import printable, shorten
+from traceml.model.printable import printable, shell_word, shorten
 from traceml.model.quantities import memory
 from traceml.store.json_lines import MAX_INTEGER, UNDECODABLE, holds_huge_number
 from traceml.store.regular_files import read_regular
@@ -315,7 +315,8 @@ def _no_summary_in(folder: Path) -> RunNotFound:
     if any(any(folder.glob(pattern)) for pattern in _RECORD_FILES):
         return RunNotFound(
             f"{folder} holds a run's records and no {FILE_NAME}; expected a finished run; wait "
-            f"for its end or, if it was killed, rebuild it with: traceml recover {folder}"
+            "for its end or, if it was killed, rebuild it with: traceml recover "
+            f"{shell_word(folder)}"
         )
     return RunNotFound(f"{folder} holds no {FILE_NAME} and no run's records; {_ADVICE}")
 

@@ -42,6 +42,7 @@ from traceml.model.launcher_place import (
     restart_count,
     slurm_restarts,
 )
+from traceml.model.printable import shell_word
 from traceml.model.tracker import closing_messages
 from traceml.trace import current
 from traceml.trace.inject import sitecustomize
@@ -445,7 +446,10 @@ def _close_again(folder: str, owner: int, meeting: RankMeeting) -> None:
 
 def _say_how_it_ended(folder: str, written: bool) -> None:
     if not written and not (Path(folder) / MARKS / SUMMARY_MARK).exists():
-        _say(f"the summary is not on disk yet; `traceml recover {folder}` writes it, or says why")
+        _say(
+            f"the summary is not on disk yet; `traceml recover {shell_word(folder)}` writes it, "
+            "or says why"
+        )
     _say_what_was_delivered(Path(folder))
     _say_where_summary_is(Path(folder))
 
