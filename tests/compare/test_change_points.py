@@ -102,6 +102,16 @@ def test_a_change_between_commits_of_several_runs_is_at_the_first_run_of_one():
     assert {change.earliest % 3, change.latest % 3} == {0}
 
 
+def test_levels_are_those_of_the_changes_beside_them():
+    """However many runs one of the commits has, as after a benchmark of it."""
+    codes = [*([0] * 20), *range(1, 24)]
+    values = [20.0 * 1.02] * 20 + series((11, 20.0), (12, 24.0), noise_share=0.005)
+    (change,) = find_changes(values, codes)
+    before, after = levels(values, [change], codes)
+    assert (before.mean, after.mean) == pytest.approx((change.before, change.after))
+    assert (before.first, before.end, after.end) == (0, change.place, len(values))
+
+
 def test_a_change_is_found_where_it_is_with_its_size():
     (change,) = find_changes(series((15, 20.0), (12, 21.0), noise_share=0.005), list(range(27)))
     assert change.place == 15
@@ -120,7 +130,8 @@ def test_a_slowdown_that_was_mended_later_is_two_changes():
 def test_steps_up_are_all_found():
     values = series((15, 20.0), (14, 22.0), (16, 25.0), noise_share=0.01)
     assert places(values) == [15, 29]
-    found = levels(values, find_changes(values, list(range(len(values)))))
+    codes = list(range(len(values)))
+    found = levels(values, find_changes(values, codes), codes)
     assert [(level.first, level.end) for level in found] == [(0, 15), (15, 29), (29, 45)]
     assert [round(level.mean) for level in found] == [20, 22, 25]
 

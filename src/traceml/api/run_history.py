@@ -108,7 +108,7 @@ def history_of(
             records.run(row, value, has_interval=key == _STEP_TIME)
             for row, value in zip(ordered, values, strict=True)
         ),
-        levels=tuple(records.level(level) for level in levels(values, changes)),
+        levels=tuple(records.level(level) for level in levels(values, changes, codes, started)),
         changes=tuple(records.change(change, higher) for change in changes),
         left_out=tuple(omitted),
         others=gathered.others(series),

@@ -152,9 +152,25 @@ def _find_changes(
     return []
 
 
-def levels(values: Sequence[float], changes: Sequence[ChangePoint]) -> list[StableStretch]:
-    """Returns the stretches between changes; their means are over runs."""
-    return _stretches(values, [0, *(change.place for change in changes), len(values)])
+def levels(
+    values: Sequence[float],
+    changes: Sequence[ChangePoint],
+    codes: Sequence[int],
+    started: Sequence[float] | None = None,
+) -> list[StableStretch]:
+    """Returns the stretches between changes; their means are those of the changes beside them, over
+    the units of the series."""
+    is_ratio = min(values, default=0.0) > 0
+    units = _stretches(values, [*unit_starts(codes, started), len(values)])
+    return [
+        StableStretch(
+            first,
+            end,
+            _centre([unit.mean for unit in units if first <= unit.first < end], is_ratio),
+        )
+        for first, end in pairwise([0, *(change.place for change in changes), len(values)])
+        if end > first
+    ]
 
 
 def _stretches(values: Sequence[float], ends: Sequence[int]) -> list[StableStretch]:

@@ -34,7 +34,8 @@ class HistoryLevel(Struct, frozen=True, kw_only=True):
     last_commit: str | None = None
     runs: int
     mean: float
-    """Geometric where all values of the series are positive."""
+    """Geometric where all values of the series are positive; along commits over the means of their
+    runs, as in the changes beside it."""
 
 
 class OtherDifference(Struct, frozen=True, kw_only=True):
