@@ -130,6 +130,32 @@ theirs = {**found, "mode": "online"}
 writer = WandbWriter(LoggedRun("mine", "0" * 32, Path(folder), 0.0, folder, theirs))
 writer.finish(LoggedEnd(1, {}, {}, "", (), False))
 """
+TRACKIO_RUNS_OF_ONE_NAME = """
+from pathlib import Path
+import trackio
+from traceml.store.tracker_writer import LoggedEnd, LoggedFinding, LoggedRun
+from traceml.store.trackio_writer import TrackioWriter
+from traceml.trace.open_trackers import _find_trackio
+def log(number, theirs={}):
+    writer = TrackioWriter(LoggedRun("mine", number * 32, Path.cwd(), 0.0, "", theirs))
+    writer.log_values({"traceml/live/step_time_ms": float(number)}, 1)
+    writer.log_finding(LoggedFinding("SLOW", "warn", "It is slow.", 1))
+    files = (Path("write.py"),)
+    writer.finish(LoggedEnd(2, {"traceml/steps": float(number)}, {}, "", files, False))
+for day in (1, 2):
+    options = dict(config={"day": day}, group="days", auto_log_cpu=False)
+    mine = trackio.init(project="theirs", name="mine", **options)
+    found = _find_trackio()
+    if day == 1:
+        mine.log({"day": 1}, step=0)
+        mine.finish()
+    log(str(day), found)
+    if day == 2:  # logs for the first time after us
+        mine.log({"day": 2}, step=0)
+        mine.finish()
+for number in "344":
+    log(number)
+"""
 SETTINGS_FILE = "[default]\nmode = {}\nproject = from-the-file\n"
 TRAINS = f"{TRAIN}\nfor _ in range(3):\n    step()\n"
 OPENED = ["wandb/offline-run-*", "logs/alone/tensorboard/events*"]
@@ -306,6 +332,31 @@ def test_everything_is_in_the_scripts_own_trackio_run(beside: Finished) -> None:
     stored = [path for path in (beside.cwd / "trackio/artifacts").rglob("*") if path.is_file()]
     sizes = {path.stat().st_size for path in stored}
     assert (beside.folder / "report.html").stat().st_size in sizes
+
+
+@needs_trackio
+def test_of_trackio_runs_with_one_name_each_has_its_own_values(tmp_path: Path) -> None:
+    """The script's, also before it has logged anything, and ours; the script's keep what they were
+    made with."""
+    (tmp_path / "write.py").write_text(TRACKIO_RUNS_OF_ONE_NAME)
+    finished = run([PYTHON, "write.py"], tmp_path, env=environment(tmp_path))
+    assert finished.status == 0, finished.stderr
+    storage = trackio_storage(tmp_path)
+    for project, expected in (("theirs", [1.0, 2.0]), ("traceml", [3.0, 4.0])):
+        runs = storage.get_run_records(project)
+        logs = [storage.get_logs(project, run["name"], run_id=run["id"]) for run in runs]
+        of_runs = [{name: row[name] for row in rows for name in row} for rows in logs]
+        assert sorted(values["traceml/steps"] for values in of_runs) == expected
+        assert all(
+            values["traceml/live/step_time_ms"] == values.get("day", values["traceml/steps"])
+            for values in of_runs
+        )
+        alerts = [storage.get_alerts(project, run["name"], run_id=run["id"]) for run in runs]
+        assert all(alerts)
+        configs = [storage.get_run_config(project, run["name"], run_id=run["id"]) for run in runs]
+        if project == "theirs":
+            assert sorted(config["day"] for config in configs) == [1, 2]
+            assert {config["_Group"] for config in configs} == {"days"}
 
 
 def test_without_runs_of_the_scripts_there_are_ours(alone: Finished) -> None:

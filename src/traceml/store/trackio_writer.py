@@ -32,11 +32,17 @@ class TrackioWriter:
             name=theirs.get("name", run.name),
             space_id=theirs.get("space"),
             server_url=_with_credentials(theirs.get("server")),
-            resume="must" if theirs else "allow",
+            resume="allow",
             embed=False,
             auto_log_cpu=False,
             auto_log_gpu=False,
         )
+        # What was resumed is the newest run of that name that has values: an earlier one, perhaps.
+        identity = theirs.get("id") if theirs else run.traceml_id
+        if identity is not None and hasattr(self._run, "id"):
+            self._run.id = identity
+        if theirs:
+            self._run.config = {}  # else ours would replace that of the script's run
 
     @property
     def where(self) -> str:

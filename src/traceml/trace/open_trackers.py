@@ -335,7 +335,7 @@ def _find_trackio() -> dict[str, str] | None:
     space, server = getattr(run, "_space_id", None), getattr(run, "_server_base_url", None)
     server = without_credentials(str(server)) if server else None
     found = {"project": run.project, "name": run.name, "space": space, "server": server}
-    return _texts(found)
+    return _texts({**found, "id": getattr(run, "id", None)})
 
 
 _FINDERS: dict[str, Callable[[], dict[str, str] | None]] = {
