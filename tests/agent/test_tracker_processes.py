@@ -32,6 +32,7 @@ Path(sys.argv[3], "marks", "tracker-said-" + sys.argv[2]).write_text(" ".join(fo
 """
 HANGS = "import time; time.sleep(600)"
 FAILS = "raise SystemExit(3)"
+KILLED = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"  # as where memory runs out
 
 pytestmark = pytest.mark.slow
 
@@ -88,11 +89,20 @@ def test_one_that_hangs_is_ended_and_said(folder: Path, monkeypatch: pytest.Monk
     assert all(process.poll() is not None for process in found._started.values())
 
 
-def test_one_that_dies_is_said(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("program", "why"),
+    [
+        (FAILS, "its process ended with exit status 3"),
+        (KILLED, "its process was killed by SIGKILL"),
+    ],
+)
+def test_one_that_dies_is_said(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, program: str, why: str
+) -> None:
     folders.write_mark(folder, LOG_TO_MARK, "trackio")
-    finish(folder, FAILS, monkeypatch)
+    finish(folder, program, monkeypatch)
     said = folders.read_mark(folder, f"{SAID_MARK}trackio")
-    assert said is not None and "status 3" in said
+    assert said is not None and f"({why})" in said
 
 
 def test_a_run_that_asks_for_none_starts_none(

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 from traceml.model.environment import NOTIFY, TOKEN, TRACKER
+from traceml.model.run import end_words
 from traceml.model.tracker import LOG_TO_MARK, OVER_MESSAGE, SAID_MARK, parse_trackers
 from traceml.store import folder as folders
 
@@ -65,15 +66,17 @@ class TrackerProcesses:
         for name, process in self._started.items():
             try:
                 process.wait(max(0.0, until_s - time.monotonic()))
+                status = process.returncode
+                why = f"its process {end_words(status if status >= 0 else 128 - status)}"
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)  # with what the tracker's package started
                 process.wait()
-            self._say_if_silent(name, process.returncode)
+                why = "it did not end in time"
+            self._say_if_silent(name, why)
 
-    def _say_if_silent(self, name: str, status: int) -> None:
+    def _say_if_silent(self, name: str, why: str) -> None:
         """Says for a process that could not that nothing, or not everything, was logged."""
         if folders.read_mark(self._folder, f"{SAID_MARK}{name}") is not None:
             return
-        why = "it did not end in time" if status < 0 else f"status {status}"
         words = f"not all was logged to {name} ({why}); the summary is in {self._folder}"
         folders.write_mark(self._folder, f"{SAID_MARK}{name}", words)
