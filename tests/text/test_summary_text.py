@@ -285,6 +285,31 @@ def test_a_short_traceback_is_shown_whole() -> None:
     assert "Traceback" not in text_of(failed(status=137))
 
 
+@pytest.mark.parametrize("begin", ["", "  | "], ids=["plain", "of an exception group"])
+def test_a_long_path_in_a_traceback_does_not_hide_the_line_number(begin: str) -> None:
+    path = "/home/someone/" + "deeply/nested/" * 8 + "examples/run_classification.py"
+    frame = f'{begin}  File "{path}", line 515, in main'
+    text = text_of(failed(report(traceback=f"Traceback (most recent call last):\n{frame}\nE: x")))
+    shown = next(line for line in text.splitlines() if "File" in line)
+    assert shown.startswith(f'    {begin}  File "…')
+    assert shown.endswith('/examples/run_classification.py", line 515, in main')
+    assert len(shown) == 80
+
+
+def test_a_path_with_a_hyphen_is_not_broken_at_it() -> None:
+    where = "/home/someone/frameworks/examples/text-classification/run.py:515 in main"
+    text = text_of(failed(report(where=where)))
+    assert where.split()[0] in text
+
+
+def test_a_name_too_long_for_a_traceback_line_is_cut_itself() -> None:
+    frame = f'  File "/a/train.py", line 7, in {"f" * 200}'
+    text = text_of(failed(report(traceback=f"Traceback (most recent call last):\n{frame}\nE: x")))
+    shown = next(line for line in text.splitlines() if "File" in line)
+    assert shown.startswith('      File "…", line 7, in ffff')
+    assert len(shown) == 80
+
+
 def test_the_settings_are_one_line_and_nothing_where_none_is_known() -> None:
     run = make_run(workers=2)
     known = Settings(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from traceml.compare.record import HostTimeChange, HostTimeComparison
 from traceml.model.phase import BETWEEN, PHASES
-from traceml.model.printable import one_line
+from traceml.model.printable import one_line, shorten_middle
 from traceml.model.quantities import count, milliseconds, percent
 from traceml.model.sample import (
     CHECKPOINT,
@@ -67,25 +67,37 @@ def _phase_lines(name: str, phase: HostPhaseSummary) -> list[str]:
     shown = [place for place in phase.places[:MAX_PLACES] if place.share >= MIN_PLACE_SHARE]
     begin = f"  {label:<{NAME}}{share:>5}  "
     room = 80 - len(begin)
-    words = [one_line(place_words(place, phase), room) for place in shown]
+    words = [place_words(place, phase, room) for place in shown]
     return [
         f"{begin if not number else ' ' * len(begin)}{said}" for number, said in enumerate(words)
     ]
 
 
-def place_words(place: HostPlaceSummary, phase: HostPhaseSummary) -> str:
-    """Returns a place with its share of the phase: `83% (76–89%) collate (train.py:31)`.
+def place_words(place: HostPlaceSummary, phase: HostPhaseSummary, room: int) -> str:
+    """Returns a place with its share of the phase: `83% (76–89%) 2.1 ms collate (train.py:31)`.
 
-    Its time per step stands there where the phase has one.
+    Its time per step stands there where the phase has one. It is read for the file and the line:
+    where there is too little room, what called the function or what it is in is left out first,
+    then the folders, then the interval, and at last the middle of the function's name.
     """
-    interval = f"{100 * place.share_low:.0f}–{100 * place.share_high:.0f}%"
+    interval = f" ({100 * place.share_low:.0f}–{100 * place.share_high:.0f}%)"
     time = "" if phase.per_step_ms is None else f" {milliseconds(place.share * phase.per_step_ms)}"
     via = f" from {place.called_by}" if place.called_by and place.inside is None else ""
-    where = f" in {place.inside.partition(' (')[0]}" if place.inside else ""
-    return (
-        f"{percent(place.share)} ({interval}){time} "
-        f"{place.function} ({place.file}:{place.line}){via}{where}"
-    )
+    inside = f" in {place.inside.partition(' (')[0]}" if place.inside else ""
+    folders, _, name = place.file.rpartition("/")
+    far = f"({place.file}:{place.line})"
+    near = f"(…/{name}:{place.line})" if folders else far
+    begin = percent(place.share)
+    for said in (
+        f"{begin}{interval}{time} {place.function} {far}{via}{inside}",
+        f"{begin}{interval}{time} {place.function} {far}",
+        f"{begin}{interval}{time} {place.function} {near}",
+    ):
+        if len(said) <= room:
+            return one_line(said, room)
+    left = room - len(f"{begin}{time}  {near}")
+    function = shorten_middle(place.function, max(1, left))
+    return one_line(f"{begin}{time} {function} {near}", room)
 
 
 def host_time_sentences(found: HostTimeComparison | None) -> tuple[str, list[str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -51,6 +52,8 @@ MAX_RANKS = 8
 LARGE_SHARE = 0.25  # of the wall time: evaluation or checkpoints that take it are worth a line
 MAX_NAMED = 6
 MAX_TRACEBACK_LINES = 16
+FRAME = re.compile(r'(?P<before>[ |+-]*File ")(?P<path>.+)(?P<after>", line \d+(?:, in .*)?)')
+"""A line of a traceback that says where: its end, the line number, is what it is read for."""
 UNEVEN = 1.05  # times the median: below this it does not matter which rank it was
 
 _SEVERITY = {"crit": " (critical)", "warn": " (warning)"}
@@ -90,6 +93,7 @@ def _labelled(label: str, text: str) -> list[str]:
         WIDTH,
         initial_indent=f"  {label:<{LABEL}}",
         subsequent_indent=" " * (2 + LABEL),
+        break_on_hyphens=False,  # a path with a hyphen is copied whole
     )
 
 
@@ -505,8 +509,17 @@ def _traceback(summary: Summary) -> list[str]:
 
 
 def _as_printed(line: str) -> str:
-    """Returns a line with its indentation, cut to the width and without control characters."""
-    return shorten(printable(line.expandtabs(4)), WIDTH - 4)
+    """Returns a line with its indentation, without control characters and no wider than the text.
+
+    Of a long path the end is kept, so that the line number behind it can be read.
+    """
+    line, width = printable(line.expandtabs(4)), WIDTH - 4
+    frame = FRAME.fullmatch(line)
+    if frame is not None and len(line) > width:
+        path = frame["path"]
+        kept = max(0, len(path) - (len(line) - width) - 1)
+        line = f"{frame['before']}…{path[len(path) - kept :]}{frame['after']}"
+    return shorten(line, width)
 
 
 def _finding(issue: Issue, with_action: bool = True) -> str:
