@@ -210,6 +210,13 @@ def test_looks_outside_of_steps_are_counted_as_such(run: RunRecords, at_s: float
     assert (found.looks, found.outside, found.phases) == (0, 20, {})
 
 
+def test_shares_are_of_all_samples_and_not_of_the_frequent_phases_alone() -> None:
+    rare = looked(MIN_LOOKS - 1, "input", MAIN)
+    found = seen(make_run(), burst_of(*looked(27, "forward", MAIN), *rare))
+    assert set(found.phases) == {"forward"}
+    assert (found.looks, found.outside) == (27 + len(rare), 0)
+
+
 def test_too_few_looks_say_nothing() -> None:
     assert seen(make_run(), burst_of(*looked(MIN_LOOKS - 1, "forward", MAIN))).phases == {}
     assert seen(make_run()) is NO_HOST_TIME

@@ -115,7 +115,7 @@ class HostTime:
     """Where the host's time went, by phase."""
 
     looks: int = 0
-    """Samples of training threads that count, in all phases."""
+    """Samples of training threads that count, in all phases: in rare ones, too."""
     outside: int = 0
     """Samples that count nowhere: of warm-up, before and after the steps, and with no stack."""
     torn: int = 0
@@ -149,14 +149,11 @@ def host_time(bursts: Sequence[StackBurst], ranks: Sequence[RankRecords], warmup
         for each in _of_rank(bursts, rank, warmup):
             by_phase[each.sample.phase].append(each)
     loops = _loop_functions(by_phase)
-    counted = {
-        phase: looks
-        for phase in ORDER
-        if (looks := sum(each.sample.looks for each in by_phase[phase])) >= MIN_LOOKS
-    }
+    seen = {phase: sum(each.sample.looks for each in by_phase[phase]) for phase in ORDER}
+    counted = {phase: looks for phase, looks in seen.items() if looks >= MIN_LOOKS}
     of_threads = (LOADER_WORKERS, OTHER_THREADS)
     taken = sum(burst.looks - burst.torn for burst in bursts if not burst.is_of_worker)
-    looks = sum(number for phase, number in counted.items() if phase not in of_threads)
+    looks = sum(number for phase, number in seen.items() if phase not in of_threads)
     trees = {phase: _CallTree.of(by_phase[phase], loops) for phase in counted}
     least = _least_looks(trees.values())
     block_s = independent_after_s(ranks)
