@@ -42,6 +42,27 @@ def test_wait_heavy_names_the_function_and_its_share() -> None:
     assert finding.evidence["code_looks_by"] == "py-spy"
 
 
+@pytest.mark.parametrize(
+    ("shares", "left"),
+    [
+        pytest.param((0.32, 0.30), "38%", id="the largest is the main part"),
+        pytest.param((0.25, 0.22), "53%", id="none is large enough for that"),
+        pytest.param((0.32, 0.10), "68%", id="the second is too small to be named"),
+    ],
+)
+def test_time_in_lines_that_are_named_is_not_called_unexplained(
+    shares: tuple[float, float], left: str
+) -> None:
+    first, second = (
+        replace(BATCH, line=line, share=share)
+        for line, share in zip((138, 140), shares, strict=True)
+    )
+    finding = the(Kind.WAIT_HEAVY, seen(make_run(rest_ms=20.0), "residual", first, second))
+    assert "train.py:138" in finding.claim
+    assert f"{left} is unexplained" in finding.claim or f"{left} of it is" in finding.claim
+    assert finding.evidence["unexplained_ms"] == pytest.approx(0.2 * float(left[:-1]), abs=0.1)
+
+
 def test_few_looks_are_said_to_be_few() -> None:
     facts = seen(make_run(rest_ms=20.0), "residual", BATCH, looks=12)
     assert "(from only 12 stack samples)" in the(Kind.WAIT_HEAVY, facts).action

@@ -92,12 +92,16 @@ def _inside(facts: Facts) -> Finding | None:
     found = _severity(facts, rest_s, max(measured_s, _main_part(known, rest_s).mean_s))
     if found is None:
         return _other_work(facts, worked_s)
-    main = _main_part([*known, *rest_parts(facts, rest_s)], rest_s)
+    lines = rest_parts(facts, rest_s)
+    main = _main_part([*known, *lines], rest_s)
+    explained_s = max(measured_s, main.mean_s)
+    if facts.gpu_idle is None:  # else what is left is said to be the script's code, as lines are
+        explained_s = max(explained_s, min(sum(line.mean_s for line in lines), rest_s))
     finding = Finding(
         kind=KIND,
         section=Section.STEP_TIME,
         severity=found,
-        claim=_claim(facts, rest_s, worked_s, main, max(measured_s, main.mean_s)),
+        claim=_claim(facts, rest_s, worked_s, main, explained_s),
         action=main.action or _next_step(facts),
         phase=Phase.RESIDUAL,
         share=rest_s / times.step_s,
@@ -111,7 +115,7 @@ def _inside(facts: Facts) -> Finding | None:
             as_share("wait_share", rest_s / times.step_s),
             in_ms("rest_ms", whole_s),
             in_ms("gpu_idle_ms", idle_s),
-            in_ms("unexplained_ms", rest_s - max(measured_s, main.mean_s)),
+            in_ms("unexplained_ms", rest_s - explained_s),
             in_ms("residual_ms", times.residual_with_communication_s or 0.0),
             in_ms("wait_ms", times.wait_s),
             in_ms("step_time_ms", times.step_s),
