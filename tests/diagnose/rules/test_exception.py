@@ -107,6 +107,15 @@ def test_known_texts_get_their_hint() -> None:
     assert "CUDA_LAUNCH_BLOCKING=1" in finding.action
 
 
+def test_a_missing_module_is_not_said_to_depend_on_the_current_folder() -> None:
+    """Python looks into the script's folder from wherever it is started."""
+    text = "No module named 'pygcn'"
+    finding = exception.check(gather(failed(report(0, "ModuleNotFoundError", text))))
+    assert finding is not None
+    assert "PYTHONPATH" in finding.action
+    assert "from its folder" not in finding.action
+
+
 @pytest.mark.parametrize(
     ("message", "end"),
     [

@@ -62,7 +62,8 @@ HINTS = (
     ),
     (
         "No module named",
-        "Install it into the Python that ran the script, or start the script from its folder.",
+        "Install it into the Python that ran the script; if it is in a folder of your own, put the "
+        "folder that holds it on PYTHONPATH.",
     ),
     (
         "killed by signal: Killed",
