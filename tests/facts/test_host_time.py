@@ -173,6 +173,26 @@ def test_an_evaluation_with_the_same_calls_is_told_by_its_moment() -> None:
     assert (found.phases["forward"].looks, found.phases["evaluation"].looks) == (55, 15)
 
 
+def test_a_long_evaluation_does_not_take_the_calls_that_training_shares_with_it() -> None:
+    """Most samples are of the evaluation, so that most of the script's own first line are, too."""
+    script = StackFrame("<module>", "train.py", 99, True)
+    train, validate = replace(MAIN, line=40), replace(MAIN, line=50)
+    caller = CodeLine(MAIN.function, MAIN.file, 40)
+    training = [
+        *looked(25, "forward", script, train, FORWARD, first_s=1.0),
+        *looked(25, "backward", script, replace(train, line=41), first_s=2.0),
+    ]
+    evaluation = [
+        each
+        for _ in range(10)
+        for each in looked(18, "residual", script, validate, VALIDATE, FORWARD, first_s=4.51)
+    ]
+    named = [(at_s, phase, stack, caller) for at_s, phase, stack, _ in (*training, *evaluation)]
+    found = seen(evaluated_run(), burst_of(*named))
+    looks = {phase: each.looks for phase, each in found.phases.items()}
+    assert looks == {"forward": 25, "backward": 25, "evaluation": 180}
+
+
 def test_a_backward_pass_is_no_evaluation_whatever_its_moment_says() -> None:
     samples = [
         *looked(40, "forward", MAIN, FORWARD, called=40, first_s=1.0),

@@ -229,7 +229,9 @@ def _evaluated(steps: Sequence[_StackSeen], moments: SampleMoments) -> frozenset
         for depth in range(1, len(path) + 1):
             all_[path[:depth]] += number
             mixed[path[:depth]] += number if is_mixed else 0
-    least = (1 + moments.evaluated_share) / 2
+    # Calls that training has too are in such steps as often as all samples are, if not less.
+    usual = max(moments.evaluated_share, float(looks[has_evaluation].sum() / looks.sum()))
+    least = (1 + usual) / 2
     ways = {way for way, number in mixed.items() if number > least * (all_[way] + 1)}
     led = [
         place
