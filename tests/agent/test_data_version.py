@@ -112,6 +112,7 @@ def test_the_time_for_looking_may_be_over(tmp_path: Path) -> None:
         pytest.param(["--data", "d", "--lr", "0.1"], ["d", "0.1"], id="options"),
         pytest.param(["--data=d", "data.root=e"], ["d", "e"], id="with equals signs"),
         pytest.param(["d", "--amp", "--data", "e"], ["d", "e"], id="without an option"),
+        pytest.param(["-o", "o", "-i", "words.txt"], ["words.txt"], id="short options"),
         pytest.param(["--output-dir", "o", "--log_dir=l", "--save", "s"], [], id="what is written"),
         pytest.param(["--logdir", "l", "hydra.run.dir=r"], [], id="what is written, in one word"),
         pytest.param(["--catalog", "c", "--layout=y"], ["c", "y"], id="words that merely hold it"),

@@ -23,7 +23,7 @@ MAX_DVC_ENTRIES = 1000
 
 _OUTPUT = re.compile(
     r"(^|[-_.])(out|output|save|log|ckpt|checkpoint|result|cache|work|tensorboard|run|dump)s?"
-    r"($|[-_.]|dir|path|file|folder)"
+    r"($|[-_.]|dir|path|file|folder)|^-o$"
 )
 """Options whose paths the run writes, such as `--output-dir`; they are no data."""
 _DATA = "data"
