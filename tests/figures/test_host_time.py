@@ -80,7 +80,7 @@ def test_of_the_users_code_alone_calls_in_packages_are_left_out() -> None:
 
 def test_a_box_says_its_share_its_time_and_its_samples() -> None:
     root, _, collate, _ = boxes(part_of(), view=0)
-    assert root.words == "80% of the training thread's time · 10.0 ms per step · 80 samples"
+    assert root.words == "80% of the training thread's samples · 10.0 ms per step · 80 samples"
     assert collate.words == "62% of the phase (52–72%) · 6.2 ms per step · 50 samples"
 
 

@@ -191,7 +191,9 @@ def _words(looks: int, phase: HostPhaseSummary) -> str:
 
 
 def _phase_words(phase: HostPhaseSummary) -> str:
-    share = None if phase.share is None else f"{percent(phase.share)} of the training thread's time"
+    share = (
+        None if phase.share is None else f"{percent(phase.share)} of the training thread's samples"
+    )
     per_step = phase.per_step_ms
     time = None if per_step is None else f"{milliseconds(per_step)} per step"
     return joined((share, time, count(phase.looks, "sample")))
