@@ -296,6 +296,14 @@ def test_a_long_path_in_a_traceback_does_not_hide_the_line_number(begin: str) ->
     assert len(shown) == 80
 
 
+def test_marks_under_code_that_is_cut_off_are_left_out() -> None:
+    code = "    loss = " + "f(" * 60
+    for indent, is_shown in ((8, True), (70, True), (90, False)):
+        found = f'Traceback\n  File "t.py", line 1, in f\n{code}\n{" " * indent}^^^^\nE: x'
+        text = text_of(failed(report(traceback=found)))
+        assert ("^" in text, text.count("…")) == (is_shown, 1)
+
+
 def test_a_path_with_a_hyphen_is_not_broken_at_it() -> None:
     where = "/home/someone/frameworks/examples/text-classification/run.py:515 in main"
     text = text_of(failed(report(where=where)))

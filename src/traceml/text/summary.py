@@ -500,12 +500,22 @@ def _traceback(summary: Summary) -> list[str]:
     found = None if summary.failure is None else summary.failure.traceback
     if not found:
         return []
-    lines = [_as_printed(line) for line in found.splitlines() if line.strip()]
+    lines = [
+        _as_printed(line)
+        for line in found.splitlines()
+        if line.strip() and not _points_beyond(line.expandtabs(4))
+    ]
     if len(lines) > MAX_TRACEBACK_LINES:
         last = lines[2 - MAX_TRACEBACK_LINES :]
         hidden = len(lines) - 1 - len(last)
         lines = [lines[0], f"  … {count(hidden, 'line')} left out …", *last]
     return ["  Traceback", *(f"    {line}" for line in lines)]
+
+
+def _points_beyond(line: str) -> bool:
+    """Returns whether the line only marks a part of the one before that is cut off."""
+    marks = line.lstrip(" |+-")
+    return not marks.strip("^~") and len(line) - len(marks) >= WIDTH - 5
 
 
 def _as_printed(line: str) -> str:
