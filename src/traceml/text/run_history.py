@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator, Mapping
+from itertools import islice
 
 from traceml.compare.history_record import (
     HistoryChange,
@@ -22,6 +23,8 @@ from traceml.text.summary import past_words
 
 MAX_COMMITS_SHOWN = 8
 MAX_PREDICTIONS_SHOWN = 10
+MAX_VALUES_SHOWN = 6
+"""Of a series; a script may have hundreds of parameters."""
 _COMMIT_CHARS = 10
 _NAME_CHARS = 60
 FIRST_COMMIT, FIRST_RUN, ALSO = "first commit after it", "first run after it", "also different"
@@ -194,12 +197,14 @@ def other_words(other: OtherSeries) -> str:
 
 
 def _pairs(values: Mapping[str, RunValue | None]) -> str:
-    return ", ".join(
+    shown = [
         f"no {one_line(name)}"
         if value is None
         else f"{one_line(name)} = {shorten(_plain(value), _NAME_CHARS)}"
-        for name, value in values.items()
-    )
+        for name, value in islice(values.items(), MAX_VALUES_SHOWN)
+    ]
+    hidden = len(values) - len(shown)
+    return ", ".join([*shown, f"and {count(hidden)} more"] if hidden else shown)
 
 
 def value_words(history: RunHistory, value: float) -> str:
