@@ -1,8 +1,10 @@
 """Pauses are counted, measured, and charged with what they made late."""
 
+from typing import Any
+
 import pytest
 
-from factories import make_run, spend
+from factories import make_run, map_steps, spend
 from traceml.facts.gather import gather
 from traceml.facts.pauses import Pauses, pauses
 from traceml.store.records import RunRecords
@@ -21,6 +23,25 @@ def test_a_step_that_several_ranks_take_counts_once() -> None:
     assert (seen.steps, seen.steps_seen) == (20, 200)
     assert seen.usual_s == pytest.approx(0.030)
     assert seen.longest_s == pytest.approx(0.030)
+
+
+@pytest.mark.parametrize(
+    ("steps", "places", "every"),
+    [
+        pytest.param(18, (3, 6, 9, 12, 15), 3.0, id="the one after the last step is in none"),
+        pytest.param(100, (9, 19, 29, 39, 49, 59, 69, 79, 89, 99), 10.0, id="ten epochs"),
+        pytest.param(100, (1, 2), 50.0, id="in the first steps alone"),
+        pytest.param(100, (97, 98), 50.0, id="in the last steps alone"),
+        pytest.param(100, (40,), 100.0, id="once"),
+    ],
+)
+def test_the_distance_of_pauses_is_that_between_two(
+    steps: int, places: tuple[int, ...], every: float
+) -> None:
+    def pause(rows: Any, _: int) -> None:
+        rows["gc_ns"][list(places)] = 30_000_000
+
+    assert found(map_steps(make_run(steps=steps, noise=0), pause)).every_steps == every
 
 
 def test_a_pause_now_and_then_makes_its_own_step_late() -> None:

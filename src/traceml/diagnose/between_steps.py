@@ -72,7 +72,7 @@ def how_often(seen: Pauses) -> str:
 
 
 def _rhythm(seen: Pauses) -> str:
-    every = seen.steps_seen / seen.steps
+    every = seen.every_steps or seen.steps_seen / seen.steps
     return "after every step" if every < 1.5 else f"every {every:.0f} steps or so"
 
 
@@ -80,7 +80,7 @@ def how_much_less(seen: Pauses, step_s: float | None, verb: str) -> str:
     """Returns how much less often to do it, and the share of the time that it would then take."""
     if seen.steps < MIN_TIMES or not step_s:
         return "It happened once, and weighs less in a longer run."
-    every = seen.steps_seen / seen.steps
+    every = seen.every_steps or seen.steps_seen / seen.steps
     training_s = every * step_s
     factor = 2
     while factor < MAX_FACTOR and seen.usual_s > REMARK_SHARE * factor * training_s:

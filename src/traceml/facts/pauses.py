@@ -6,8 +6,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from traceml.facts.step_table import StepTable
+
+MAX_DISTANCES = 2.0
+"""Between two pauses: with more steps than that before the first or after the last one, pauses do
+not go on from the first steps to the last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +30,9 @@ class Pauses:
     """How much longer the bodies of those steps are than the rank's median body, at most their
     pause; as a mean over all steps. A pause that overlaps with other work, and a late batch, add
     nothing."""
+    every_steps: float | None = None
+    """After how many steps one comes: the mean distance between two, where they go on from the
+    first steps to the last; else the steps by their number. `None` without any."""
 
 
 def pauses(table: StepTable, name: str) -> Pauses | None:
@@ -40,13 +48,25 @@ def pauses(table: StepTable, name: str) -> Pauses | None:
     body_s = table.body()
     median_s = np.array([[_median(row)] for row in body_s])
     late_s = np.minimum(spent_s, np.maximum(np.nan_to_num(body_s - median_s), 0.0))
+    places = np.flatnonzero(spent_s.any(axis=0))
     return Pauses(
-        steps=int(np.count_nonzero(spent_s.any(axis=0))),
+        steps=len(places),
         steps_seen=spent_s.shape[1],
         longest_s=float(spent_s.max()),
         usual_s=float(np.median(spent_s[spent_s > 0])),
         late_s=float(late_s.mean()),
+        every_steps=_every(places, spent_s.shape[1]),
     )
+
+
+def _every(places: npt.NDArray[np.intp], steps: int) -> float:
+    """Returns after how many of so many steps one of those at these places comes."""
+    if len(places) > 1:
+        distance = float(places[-1] - places[0]) / (len(places) - 1)
+        before, after = int(places[0]), steps - 1 - int(places[-1])
+        if max(before, after) <= MAX_DISTANCES * distance:
+            return distance
+    return steps / len(places)
 
 
 def _median(row: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> float:
