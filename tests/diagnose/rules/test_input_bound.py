@@ -189,6 +189,16 @@ def test_the_advice_tells_slow_workers_from_slow_transfers() -> None:
     assert "98% of the fetches" in advice(finding_batches(0.02, cores=0.6))
 
 
+def test_workers_that_are_mostly_in_time_are_not_said_not_to_keep_up() -> None:
+    """Nothing is known of how busy they were: the run was too short for two samples."""
+    unknown = change_processes(finding_batches(0.075), workers_cpu_cores=None)
+    assert "No batch was ready in 7.5% of the fetches: num_workers=8" in advice(unknown)
+    assert "keep up" not in advice(unknown)
+    mostly = change_processes(finding_batches(0.6), workers_cpu_cores=None)
+    for late in (mostly, finding_batches(0.2)):
+        assert "2 workers cannot keep up (no batch was ready in" in advice(late)
+
+
 def test_batches_that_are_cheaper_to_make_than_to_hand_over_need_no_worker() -> None:
     told = advice(finding_batches(0.02, cores=0.2))
     assert "num_workers=0" in told

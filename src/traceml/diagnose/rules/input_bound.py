@@ -64,6 +64,7 @@ CRITICAL = (
 )
 BUSY_DISK = 0.80  # of the time: a disk with so little rest is at its limit
 SELDOM_EMPTY = 0.05  # of the fetches; many workers that are all late leave it empty only at times
+MOSTLY_EMPTY = 0.50  # of the fetches: below that most batches were there in time
 MOSTLY_COLLATE = 0.50  # of the fetch: collating costs more than the samples themselves
 MOSTLY_RARE = 0.80  # of the wait, in a tenth of the steps: the other steps are well supplied
 BUSY_WORKER = 0.7  # of a core: the worker computes rather than waits for storage
@@ -233,12 +234,12 @@ def _with_workers(facts: Facts, workers: int, wait_s: float, body_s: float) -> s
         )
         idle = f"{_all_workers(workers)} mostly idle ({busy_cores:.2f} cores each), waiting for"
         return _ask_for(facts, needed, f"{idle} {awaited}", READ_FASTER, busy_cores)
-    empty = (
-        ""
-        if empty_share is None or empty_share < SELDOM_EMPTY
-        else f" (no batch was ready in {percent(empty_share)} of the fetches)"
-    )
-    return _ask_for(facts, needed, f"{count(workers, 'worker')} cannot keep up{empty}")
+    if empty_share is None or empty_share < SELDOM_EMPTY:
+        return _ask_for(facts, needed, f"{count(workers, 'worker')} cannot keep up")
+    without = f"no batch was ready in {percent(empty_share)} of the fetches"
+    if empty_share < MOSTLY_EMPTY and not (busy_cores and busy_cores >= BUSY_WORKER):
+        return _ask_for(facts, needed, without[0].upper() + without[1:])
+    return _ask_for(facts, needed, f"{count(workers, 'worker')} cannot keep up ({without})")
 
 
 def _cheaper_transfer(
