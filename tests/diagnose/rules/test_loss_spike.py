@@ -94,6 +94,16 @@ def test_must_stay_silent(values, seed: int) -> None:
     assert loss_spike.check(gather(with_loss(values(seed)))) is None
 
 
+def test_a_loop_without_a_loader_is_told_that_its_target_may_have_moved() -> None:
+    """The batches of reinforcement learning come from an environment or a replay buffer."""
+    for input_ms, is_said in ((None, True), (1.0, False)):
+        run = with_loss(with_jump(smooth(), 300, 6, 100), input_ms=input_ms)
+        finding = loss_spike.check(gather(run))
+        assert finding is not None
+        assert finding.severity is Severity.WARNING
+        assert ("moving target" in finding.action) is is_said
+
+
 def windows(sizes: list[int], divisor: list[int], level: float = 6.137) -> RunRecords:
     """A flat loss of an accumulating loop, as its first micro-batch passes it to backward."""
     noise = np.exp(0.01 * _noise(1).standard_normal(len(sizes)))

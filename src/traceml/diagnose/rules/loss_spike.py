@@ -26,7 +26,9 @@ so is the median of the last 10 of all. It came back only where a finite value b
 usual follows; else it is said that the loss became NaN or infinite, or that the run ended there.
 More than 2 % of the values: that is how this loss is.
 
-*What to do.* Look at the batch of that step; a lower learning rate, a longer warm-up, clipping.
+*What to do.* Look at the batch of that step; a lower learning rate, a longer warm-up, clipping. In
+reinforcement learning the loss rises by itself where its target moves; a loop without a DataLoader
+is told so.
 
 *Silent* with fewer than 20 values, on losses that fall to zero or below, and where the jump is
 less than 5 % of what the loss was at first.
@@ -46,6 +48,10 @@ KIND = Kind.LOSS_SPIKE
 
 MAX_SPIKES_SHARE = 0.02  # of the values: more of them are how this loss is, and no event
 BACK_AT_START = 0.8  # of the first loss: what stays up so high has forgotten what was learnt
+MOVING_TARGET = (
+    "Where the loss follows a moving target, as in reinforcement learning after a target network's "
+    "update, such a jump is normal."
+)
 HUGE = 10.0  # times the first loss: far worse than knowing nothing, though it came back
 
 
@@ -69,7 +75,7 @@ def check(facts: Facts) -> Finding | None:
             f"{worst.name} jumped from {significant(worst.usual)} to {significant(worst.value)} "
             f"at {step}{_after(worst)}{others}."
         ),
-        action=_action(worst, step, severity),
+        action=_action(worst, step, severity, facts.mean.input_s is None),
         steps=_steps(worst),
         evidence=Evidence(
             as_words("name", worst.name),
@@ -109,7 +115,7 @@ def _severity(loss: LossFacts, worst: Jump) -> Severity:
     return Severity.WARNING if forgot or times_first >= HUGE else Severity.INFO
 
 
-def _action(worst: Jump, step: str, severity: Severity) -> str:
+def _action(worst: Jump, step: str, severity: Severity, is_without_loader: bool) -> str:
     if worst.is_back:
         return f"Look at the batch of {step}; clip gradients if it comes again."
     again = (
@@ -120,7 +126,8 @@ def _action(worst: Jump, step: str, severity: Severity) -> str:
         return again[0].upper() + again[1:]
     if severity is Severity.INFO:
         return f"Nothing to do if the data or the learning rate changed there; if not, {again}"
-    return again[0].upper() + again[1:]
+    moved = f" {MOVING_TARGET}" if is_without_loader and worst.lasts else ""
+    return f"{again[0].upper()}{again[1:]}{moved}"
 
 
 RULE = Rule(
