@@ -13,6 +13,7 @@ from traceml.model.failure import MemoryAtFailure
 from traceml.model.quantities import memory
 
 CGROUP = 0.98  # of the machine's memory: a sensor that counts less counts what a cgroup allows
+LARGE = 0.25  # of what the process had: growth of less than this is not why memory ran out
 SAME = 0.1  # of the batch that was measured: batches this alike are one to a reader
 
 
@@ -43,6 +44,17 @@ class ExhaustedMemory:
         that is not known."""
         now, before = self.held.resident_bytes, self.failure.resident_before_bytes
         return None if now is None or before is None else max(0, now - before)
+
+    @property
+    def growth(self) -> tuple[int, int, int] | None:
+        """From what and to what the process grew on the host, and over how many steps, where that
+        is a good part of what it had; `None` where it is not, or nobody knows."""
+        now, before = self.held.resident_bytes, self.failure.resident_before_bytes
+        grown = self.failure.resident_growth
+        if now is None or before is None or grown is None or not self.held.is_host:
+            return None
+        first, steps = grown
+        return (first, before, steps) if before - first >= LARGE * now else None
 
     @property
     def is_another_batch(self) -> bool:

@@ -15,6 +15,8 @@ LAST_SAMPLES = 5
 """Seconds before the end: a process that dies gives its memory back before the last of them."""
 CURVE_STEPS = 32
 """Steps before the end whose memory is shown."""
+MIN_SIZES = 8
+"""Of a process, while it trained: with fewer nobody can say whether it grew from step to step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,23 @@ def last_resident_bytes(rank: RankRecords) -> int | None:
     sizes = rank.steps["rss_bytes"]
     read = sizes[sizes >= 0]
     return int(read[-1]) if len(read) else None
+
+
+def steady_growth(rank: RankRecords) -> tuple[int, int] | None:
+    """Returns what a rank's process held in its first recorded step, and how many steps ago that
+    was, where it held more and more since then; `None` where it did not, or it is not known.
+
+    Half way, between a quarter and three quarters of the growth must have passed: what is loaded
+    once, at the beginning or at the end, is no growth from step to step.
+    """
+    sizes = rank.steps["rss_bytes"]
+    (places,) = np.nonzero(sizes >= 0)
+    if len(places) < MIN_SIZES:
+        return None
+    first, middle, last = (int(sizes[places[at]]) for at in (0, len(places) // 2, -1))
+    grown = last - first
+    is_steady = grown > 0 and 0.25 * grown <= middle - first <= 0.75 * grown
+    return (first, int(places[-1] - places[0]) + 1) if is_steady else None
 
 
 def last_batch(rank: RankRecords) -> int | None:

@@ -18,6 +18,7 @@ from traceml.facts.rank_ends import (
     last_resident_bytes,
     last_samples,
     last_step_unix_s,
+    steady_growth,
     steps_taken,
 )
 from traceml.model.failure import (
@@ -99,6 +100,9 @@ class Failure:
     """In one of its training steps."""
     resident_before_bytes: int | None = None
     """What the process held of the host's memory in the last of these steps that was looked at."""
+    resident_growth: tuple[int, int] | None = None
+    """What it held in the first of them, and over how many steps it grew from that; `None` where it
+    did not grow from step to step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,6 +251,7 @@ class _Search:
             samples=_failed_samples(report, step_samples),
             step_samples=step_samples,
             resident_before_bytes=None if rank is None else last_resident_bytes(rank),
+            resident_growth=None if rank is None else steady_growth(rank),
         )
 
     def _left_silently(self) -> Death | None:

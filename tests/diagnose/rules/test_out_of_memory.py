@@ -1,6 +1,7 @@
 """Out of memory says what was asked for, what is held, and what to try with numbers."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -276,6 +277,28 @@ def test_on_the_host_the_limit_and_what_the_process_had_are_told() -> None:
     )
     assert "Where RLIMIT_AS is lower than is meant, raise it." in finding.action
     assert finding.evidence["taken_bytes"] == 6 * GIB
+
+
+@pytest.mark.parametrize(
+    ("sizes_gib", "is_growth"),
+    [
+        pytest.param(np.linspace(1, 8.9, 200), True, id="in every step"),
+        pytest.param(np.full(200, 8.9), False, id="as large from the start"),
+        pytest.param(np.r_[1, np.full(199, 8.9)], False, id="loaded in the first step"),
+        pytest.param(np.r_[np.full(199, 1), 8.9], False, id="loaded in the last step"),
+        pytest.param(np.linspace(8, 8.9, 200), False, id="by little"),
+    ],
+)
+def test_a_process_that_held_more_in_every_step_is_said_to_have_grown(
+    sizes_gib: np.ndarray[Any, Any], is_growth: bool
+) -> None:
+    def grow(steps: Any, _: int) -> None:
+        steps["rss_bytes"] = (sizes_gib * GIB).astype(int)
+
+    finding = found(map_steps(failed(ran_out(1, **AS_LIMIT)), grow))
+    grown = "It had grown from 1.00 GiB to 8.90 GiB over 200 steps."
+    assert (grown in finding.claim) is is_growth
+    assert ("keeps more in every step" in finding.action) is is_growth
 
 
 def test_the_batch_to_try_on_the_host_fits_into_the_limit() -> None:

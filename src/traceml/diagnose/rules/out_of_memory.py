@@ -19,8 +19,9 @@ proportion to the one that was measured; nothing in an evaluation), `checkpoint_
 `snapshot` (the file with the allocator's snapshot, where `--oom-snapshot` asked for it).
 
 *Thresholds.* 10 % of the device reserved and unused: the allocator is a part of the matter. Peaks
-that grew by 5 % over the last 32 steps: something is kept from step to step. A part of 25 % is
-worth making smaller.
+that grew by 5 % over the last 32 steps: something is kept from step to step; on the host where the
+process grew in both halves of the steps, by 25 % of what it had. A part of 25 % is worth making
+smaller.
 
 *What to do.* The action has this run's numbers: a batch that would have fitted (at most half; the
 device, or what the process's own limit allows, filled to 92 %, activations in proportion to the
@@ -66,6 +67,10 @@ GROWTH = 1.05  # from the first to the last of the steps before: below this the 
 MAX_LAYERS = 3  # that a sentence names
 MAX_EVIDENCE = 10
 OUTSIZED = 10.0  # times all layers: no layer of this size needs such a tensor
+KEPT_ON_HOST = (
+    "Find what keeps more in every step: a list of batches or outputs, losses appended without "
+    "detach()."
+)
 LARGE = 0.25  # of what is held: to make a smaller part smaller would not help much
 
 
@@ -131,7 +136,12 @@ def _resident(then: ExhaustedMemory) -> str:
     if resident is None:
         return ""
     more = f", {memory(taken)} more than in the steps before" if taken else ""
-    return f"The process had {memory(resident)} resident{more}."
+    said = f"The process had {memory(resident)} resident{more}."
+    if then.growth is None:
+        return said
+    first, before, steps = then.growth
+    grown = f"It had grown from {memory(first)} to {memory(before)} over {count(steps, 'step')}."
+    return f"{said} {grown}"
 
 
 def _held(held: MemoryAtFailure) -> str:
@@ -185,12 +195,15 @@ def _curve(peaks: tuple[int, ...]) -> str:
 def _action(facts: Facts, then: ExhaustedMemory) -> str:
     settings, failure, held = facts.settings, then.failure, then.held
     if not _is_in_model(then):
+        if then.growth is not None:
+            return KEPT_ON_HOST
         ways = ("stream the dataset", settings_advice.fewer_workers(facts), "ask for more memory")
         return (
             f"Load less at once: {settings_advice.listed(ways, 'or')}; "
             "the amount asked for shows whether a size was computed wrongly."
         )
     said = [
+        "" if then.growth is None else KEPT_ON_HOST,
         _growth(failure.allocated_bytes),
         _without_graph(held),
         _size(facts, then),
