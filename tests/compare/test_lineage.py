@@ -381,6 +381,21 @@ def test_an_argument_that_is_a_parameter_as_well_is_told_once() -> None:
     }
 
 
+def test_short_options_and_places_that_are_parameters_are_told_once() -> None:
+    def given(*words: str, **params: Any) -> Summary:
+        command = Command(words=("python", "train.py", *words), script="train.py", arguments=words)
+        return Summary(params=params, lineage=Lineage(command=command))
+
+    a = given("cats", "-b", "8", "-k", "1", batch_size=8, data="cats", no_gpu=False)
+    words = ("dogs", "-b", "16", "-k", "2", "--no-gpu", "birds")
+    b = given(*words, batch_size=16, data="dogs", no_gpu=True, more="birds")
+    found = compare_lineages([a], [b])
+    assert {group: [each.name for each in told] for group, told in found.told.items()} == {
+        "command": ["-k"],
+        "params": ["batch_size", "data", "no_gpu", "more"],
+    }
+
+
 def test_an_argument_with_another_value_than_the_parameter_is_told_too() -> None:
     def given(lr: str, logged: float) -> Summary:
         command = Command(("python", "train.py", "--lr", lr), "train.py", ("--lr", lr))

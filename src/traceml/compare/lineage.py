@@ -93,7 +93,7 @@ class LineageComparison(Struct, frozen=True):
             group: tuple(
                 found
                 for found in listed
-                if group != Group.COMMAND.value or not _holds(params.get(_plain(found.name)), found)
+                if group != Group.COMMAND.value or not _is_held(params, found)
             )
             for group, listed in self.differences.items()
         }
@@ -103,6 +103,23 @@ class LineageComparison(Struct, frozen=True):
 def _plain(option: str) -> str:
     """Returns the name that argparse gives to the value of an option."""
     return option.lstrip("-").replace("-", "_")
+
+
+def _is_held(params: Mapping[str, Difference], argument: Difference) -> bool:
+    """Returns whether a parameter says the same as an argument of the command.
+
+    Which parameter holds `-b 8` or a positional argument can only be told by the values; so it is
+    with a word behind a flag, which looks like its value: `--no-accel FOLDER`.
+    """
+    named = params.get(_plain(argument.name))
+    if _holds(named, argument):
+        return True
+    is_flag = named is not None and all(
+        value is None or isinstance(value, bool) for value in (named.lhs, named.rhs)
+    )
+    if argument.name.startswith("--") and not is_flag:
+        return False
+    return any(_holds(param, argument) for param in params.values())
 
 
 def _holds(param: Difference | None, argument: Difference) -> bool:
