@@ -2,6 +2,7 @@
 
 import sys
 import weakref
+from types import SimpleNamespace
 
 import pytest
 
@@ -97,3 +98,38 @@ def test_a_dictionary_that_a_script_got_from_locals_stays_as_it_is():
     config, found, _ = main()
     assert set(config) == {"rate"}
     assert sys.version_info >= (3, 13) or not found
+
+
+def test_a_script_that_asks_for_its_arguments_as_a_dictionary_is_read():
+    """`vars(args)`, to log them, is of an object and not of the function's variables."""
+
+    def main(arguments):
+        config = vars(arguments)
+        model = object()
+        found = variables_of(sys._getframe(0))
+        return config, found, model
+
+    arguments = SimpleNamespace(rate=0.1)
+    config, found, _ = main(arguments)
+    assert config == {"rate": 0.1}
+    assert found["arguments"] is arguments
+
+
+def test_a_dictionary_that_a_script_got_from_vars_stays_as_it_is():
+    def main(rate=0.1):
+        config = vars()
+        model = object()
+        found = variables_of(sys._getframe(0))
+        return config, found, model
+
+    def by_another_name(rate=0.1):
+        names = vars
+        config = names()
+        model = object()
+        found = variables_of(sys._getframe(0))
+        return {name: config[name] for name in config if name != "names"}, found, model
+
+    for function in (main, by_another_name):
+        config, found, _ = function()
+        assert set(config) == {"rate"}
+        assert sys.version_info >= (3, 13) or not found

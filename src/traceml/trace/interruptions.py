@@ -12,6 +12,7 @@ import functools
 import os
 import signal
 import sys
+from dis import get_instructions
 from inspect import CO_OPTIMIZED
 from opcode import opmap
 from pathlib import Path
@@ -33,11 +34,13 @@ _KEEPS_SNAPSHOTS = sys.version_info < (3, 13)
 """Before Python 3.13 reading a function's variables stores a copy of them on its frame, which keeps
 every value alive until the function returns. Later Pythons give a view: what is removed from that
 is removed from the function."""
-_SNAPSHOT_MAKERS = frozenset(("locals", "vars"))
-"""What gives that copy to a function that calls it …"""
+_LOCALS, _VARS = "locals", "vars"
+"""What gives that copy to a function that calls it, `vars` only without an argument …"""
 _ASSERTS_OF_PYTEST = "@py_builtins"
 """… and what is in a function with `assert`s that pytest has rewritten: those ask for it only where
 they fail."""
+_NOTHING_DONE = frozenset(("CACHE", "EXTENDED_ARG", "NOP", "PRECALL", "PUSH_NULL"))
+"""Instructions that may stand between a function's name and its argument, or its call."""
 _NOBODY_ELSES = 3
 """References to that copy if nobody else has it: the frame's, ours, and the one counting them."""
 
@@ -93,12 +96,13 @@ def variables_of(frame: FrameType) -> dict[str, Any]:
     """The variables of a frame, by name; nothing of them stays behind on the frame.
 
     The caller lets go of them soon. None of a function that says `locals()` or `vars()`: asking for
-    its variables would change the very dictionary that these gave it.
+    its variables would change the very dictionary that these gave it. `vars(args)` gives no copy.
     """
     if not _KEEPS_SNAPSHOTS or not frame.f_code.co_flags & CO_OPTIMIZED:
         return dict(frame.f_locals)  # a module's or a class body's are the variables themselves
     names = frame.f_code.co_names
-    if _SNAPSHOT_MAKERS.intersection(names) and _ASSERTS_OF_PYTEST not in names:
+    has_snapshot = _LOCALS in names or (_VARS in names and _says_vars_alone(frame.f_code))
+    if has_snapshot and _ASSERTS_OF_PYTEST not in names:
         return {}
     snapshot = frame.f_locals
     found = dict(snapshot)
@@ -110,6 +114,18 @@ def variables_of(frame: FrameType) -> dict[str, Any]:
         for name in (*code.co_varnames, *code.co_cellvars, *code.co_freevars):
             snapshot.pop(name, None)
     return found
+
+
+def _says_vars_alone(code: CodeType) -> bool:
+    """Whether a function does anything else with `vars` than to call it with an argument."""
+    instructions = [each for each in get_instructions(code) if each.opname not in _NOTHING_DONE]
+    followers = zip(instructions, [*instructions[1:], None], strict=True)
+    return any(
+        each.argval == _VARS
+        and each.opname.startswith("LOAD_GLOBAL")
+        and (then is None or not then.opname.startswith("LOAD_"))
+        for each, then in followers
+    )
 
 
 def _was_interrupting(frame: FrameType, caller: FrameType) -> bool:
