@@ -122,6 +122,11 @@ class Withheld:
         raise RuntimeError("asked")
 
 
+def test_the_arguments_of_the_command_come_before_what_a_library_configured(taken):
+    found = taken(config=TrainConfig(), args=argparse.Namespace(epochs=2))
+    assert list(found.values) == ["epochs", "lr", "model", "name"]
+
+
 def test_an_argparse_namespace_is_taken(taken):
     found = taken(args=argparse.Namespace(lr=0.1, epochs=3, name="x", resume=None, amp=True))
     assert found.values == {"lr": 0.1, "epochs": 3, "name": "x", "resume": None, "amp": True}

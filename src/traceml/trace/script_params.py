@@ -130,8 +130,9 @@ class ScriptParams:
             for name, value in _worth_a_look(variables):
                 if id(value) not in found.seen:
                     self._read(found, kinds, name, value)
-        for source, values in found.by_source.items():
-            self._send(source, values)
+        for source, _ in _KINDS:  # the command's own arguments first: a summary shows a few
+            if source in found.by_source:
+                self._send(source, found.by_source[source])
 
     def _send(self, source: str, values: dict[str, Any]) -> None:
         ring = self._session.ring or self._session.open()
