@@ -15,6 +15,8 @@ import pytest
 import torch
 from torch import nn
 from torch.nn.modules import module as module_hooks
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from traceml.facts.gradients import gradient_facts
 from traceml.facts.layer_memory import layer_memory
@@ -506,3 +508,46 @@ def test_a_lazy_layer_that_is_never_called_holds_nothing(deep):
     assert not found.notes and found.steps
     held = dict(zip(found.names, found.held_bytes["parameters"].tolist(), strict=True))
     assert held["unused"] == 0 and held["last"] == 4 * (16 + 4)
+
+
+class FunctionsSeen(TorchFunctionMode):
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        self.count += 1
+        return func(*args, **(kwargs or {}))
+
+
+class OperationsSeen(TorchDispatchMode):
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.count += 1
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("mode", [FunctionsSeen, OperationsSeen])
+def test_a_mode_of_the_script_s_sees_nothing_of_ours(begin_deep, mode):
+    """It may count, change or refuse what it sees."""
+
+    def seen_in_each_step():
+        model = Model()
+        optimizer = torch.optim.SGD(model.parameters(), 0.01)
+        counts = []
+        for _ in range(STEPS):
+            with mode() as seen:
+                loss = model(torch.randn(2, 4)).square().mean()
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+            counts.append(seen.count)
+        return counts
+
+    without = seen_in_each_step()
+    deep = begin_deep()
+    assert seen_in_each_step() == without
+    assert len(deep().steps) > 4

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from traceml.model.device_peaks import STATED_BY
 from traceml.trace.deep.activation_steps import ActivationSteps
+from traceml.trace.deep.call_watch import unseen_by_modes
 from traceml.trace.deep.gradient_norms import GradientNorms
 from traceml.trace.deep.kept_tensors import KeptTensors
 from traceml.trace.deep.kernel_steps import KernelSteps
@@ -228,7 +229,8 @@ class Bursts:
 
     def _end_norms_of_step(self) -> None:
         if self._may_look():
-            self._norms.end_step()
+            with unseen_by_modes():
+                self._norms.end_step()
 
     def _fail(self, error: BaseException) -> None:
         """Count a failure of our own, and look at no further step in the way that failed; where it
@@ -281,6 +283,10 @@ class Bursts:
 
     def _look_at_loss(self, loss: Any) -> bool:
         """Backward begins with this loss; whether it is not finite."""
+        with unseen_by_modes():
+            return self._see_loss(loss)
+
+    def _see_loss(self, loss: Any) -> bool:
         self._memory.see_loss(loss)
         self._timed.see_loss()
         self._kernels.see_loss()
@@ -302,7 +308,11 @@ class Bursts:
     # After each step
 
     def _follow_step(self) -> None:
-        now = perf_counter_ns()
+        with unseen_by_modes():
+            self._follow_end(perf_counter_ns())
+
+    def _follow_end(self, now: int) -> None:
+        """An optimizer has stepped, at this moment."""
         took = now - self._looked_at
         self._earlier.note_end()
         if self._is_in_the_way():
@@ -342,6 +352,10 @@ class Bursts:
 
     def _follow_fetch(self, ended: int) -> None:
         """So many steps end with this fetch, and the next one begins."""
+        with unseen_by_modes():
+            self._follow_ends(ended)
+
+    def _follow_ends(self, ended: int) -> None:
         if self._is_in_the_way():
             self._make_room_for_profiler()
         elif self._look_at is not None:

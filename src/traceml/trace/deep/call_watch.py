@@ -157,7 +157,8 @@ class CallWatch:
         outer = self.open[-1] if self.open else OUTSIDE
         self.open.append(place)
         self._open_modules.append(id(module))
-        self._tell_enter(place, outer, arguments, in_backward)
+        with unseen_by_modes():
+            self._tell_enter(place, outer, arguments, in_backward)
 
     def _place(self, module: nn.Module) -> int | None:
         """The place of a layer, also where something wraps it."""
@@ -182,7 +183,8 @@ class CallWatch:
         if called.pop() != id(module):
             self.lose(INTERRUPTED)  # an exception that calls no hook has left a layer inside
         elif called is self._open_modules:
-            self._tell_leave(self.open.pop(), result)
+            with unseen_by_modes():
+                self._tell_leave(self.open.pop(), result)
 
     # Compiled code
 
@@ -201,6 +203,12 @@ class CallWatch:
         """Compiled code is left."""
         if self.is_on and not self._removes:
             self._put_in()
+
+
+def unseen_by_modes() -> Any:
+    """In here what we ask of tensors is seen by no function mode of the script's, which would see
+    that a tensor is asked for its graph or its memory, too."""
+    return torch._C.DisableTorchFunction()
 
 
 def _is_in_backward() -> bool:

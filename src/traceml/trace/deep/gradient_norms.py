@@ -284,15 +284,15 @@ class GradientNorms:
         """Have the norms computed; how many bytes a GPU reads for that."""
         owned = self._layers()
         places, gradients = [], []
-        for place, parameter in zip(owned.places, owned.parameters, strict=True):
-            gradient = plain_numbers(getattr(parameter(), "grad", None))
-            if gradient is not None:
-                places.append(place)
-                gradients.append(gradient)
-        devices = {gradient.device for gradient in gradients}
-        if len(devices) != 1:
-            return 0  # none at all, or a model over several devices
         with computing_apart():
+            for place, parameter in zip(owned.places, owned.parameters, strict=True):
+                gradient = plain_numbers(getattr(parameter(), "grad", None))
+                if gradient is not None:
+                    places.append(place)
+                    gradients.append(gradient)
+            devices = {gradient.device for gradient in gradients}
+            if len(devices) != 1:
+                return 0  # none at all, or a model over several devices
             norms = torch.stack(_norms(gradients)).float()
             if (
                 norms.is_cpu and torch.isinf(norms).any()
@@ -302,11 +302,11 @@ class GradientNorms:
             is_scaled = scale is not None and scale.device == norms.device
             if scale is not None and is_scaled:
                 norms = torch.cat((norms, scale.reshape(1).float()))
-        about = _Measured(owned.layers, places, is_scaled, current_stream(norms))
-        self._latest = about, norms
-        if norms.is_cpu:
-            return 0
-        return sum(gradient.numel() * gradient.element_size() for gradient in gradients)
+            about = _Measured(owned.layers, places, is_scaled, current_stream(norms))
+            self._latest = about, norms
+            if norms.is_cpu:
+                return 0
+            return sum(gradient.numel() * gradient.element_size() for gradient in gradients)
 
     def _layers(self) -> _Owned:
         seen = tuple(map(id, (*self._models.living(), *self._models.optimizers())))

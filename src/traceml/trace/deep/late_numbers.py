@@ -122,7 +122,7 @@ def _is_transformed() -> bool:
 @contextmanager
 def computing_apart() -> Iterator[None]:
     """In here operations are ours alone: no graph, and no function mode of the script's."""
-    with torch.no_grad(), torch._C.DisableTorchFunction():
+    with torch._C.DisableTorchFunction(), torch.no_grad():  # a mode sees `no_grad` itself, too
         yield
 
 

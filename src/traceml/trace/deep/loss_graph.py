@@ -123,7 +123,8 @@ class LossGraph:
         if not loss.is_floating_point():
             return False
         was_finite = self._was_finite
-        self._was_finite = math.isfinite(TENSOR_OF_TORCH.item(loss))
+        with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+            self._was_finite = math.isfinite(TENSOR_OF_TORCH.item(loss))  # by no mode's leave
         if self._was_finite:
             self._finite_at = self._session.recorder.written
         if not self._was_finite and self._looks < MAX_LOOKS:
