@@ -141,6 +141,24 @@ def test_dropout_after_the_layer_that_makes_nan_is_not_blamed(deep):
     assert (found.layer, found.step) == ("lost", BAD_STEP)
 
 
+class AddsToItsInput(nn.Module):
+    """Does something itself after the layer that it calls, and before it."""
+
+    def __init__(self, planted):
+        super().__init__()
+        self.inner, self.planted = nn.Linear(4, 4), planted
+
+    def forward(self, inputs):
+        return inputs + self.planted(self.inner(inputs) * 1.0)
+
+
+@pytest.mark.parametrize("planted", [Overflows, OverflowsAsUsual, OverflowsOnly])
+def test_a_layer_between_operations_of_the_one_that_calls_it_is_named(deep, planted):
+    train(with_planted(AddsToItsInput(planted(BAD_STEP))), steps=16)
+    bad = bad_value(deep())
+    assert (bad.step, bad.phase, bad.layer) == (BAD_STEP, "forward", "block.planted.planted")
+
+
 class OverflowsBetweenLayers(nn.Module):
     """Does so in its own `forward`, between two layers of torch's."""
 

@@ -46,6 +46,8 @@ class UsualOperation(NamedTuple):
     label: str
     place: int | None
     """The layer that it belongs to; `None` for none."""
+    number: int = 0
+    """What autograd had numbered it in that step."""
 
 
 def _by_beginning(numbered: tuple[int, LayerSpan]) -> tuple[int, int, int]:
@@ -114,6 +116,8 @@ class LossGraph:
         self._spoiled: set[str] = set()
         """The layers that are known to hold parameters that are not finite."""
         self._usual: list[UsualOperation] = []
+        self._idle: list[LayerSpan] = []
+        """Calls in which layers did nothing, in the same step."""
 
     def check_loss(self, loss: Any) -> bool:
         """Whether a loss that backward begins with is not finite; then say which layer made it."""
@@ -144,9 +148,10 @@ class LossGraph:
         if 0 < len(nodes) <= MAX_LEARNED:
             innermost = InnermostLayers(spans)
             self._usual = [
-                UsualOperation(label, innermost.at(node._sequence_nr()))
+                UsualOperation(label, innermost.at(node._sequence_nr()), node._sequence_nr())
                 for node, label in zip(nodes, _labels(nodes, names), strict=True)
             ]
+            self._idle = [span for span in spans if span.first == span.end]
 
     def _tell(self, loss: torch.Tensor, was_finite: bool | None) -> None:
         nodes = autograd_graph.nodes_of(loss)
@@ -222,8 +227,12 @@ class LossGraph:
         around = usual_around([each.label for each in self._usual], _labels(nodes, names))
         of_library = {place for place, layer in enumerate(layers) if layer.is_of_library}
         number = next(number for number, each in enumerate(nodes) if each is node)
+        near_before, near_after = around[number]
+        idle = self._idle_between(near_before, near_after, layers)
+        if idle is not None:
+            return idle
         before, after = (
-            None if near is None else self._usual[near].place for near in around[number]
+            None if near is None else self._usual[near].place for near in (near_before, near_after)
         )
         # What is done otherwise than usual is the script's own code: layers of libraries always do
         # the same.
@@ -232,6 +241,23 @@ class LossGraph:
         if after not in of_library:
             return after
         return self._own_code_between(before, after, layers)
+
+    def _idle_between(
+        self, before: int | None, after: int | None, layers: Sequence[ModelLayer]
+    ) -> int | None:
+        """The layer of the script's that is called between two usual operations and usually does
+        nothing; `None` where there is not just one. What is done there for once is that layer's
+        rather than that of the one that calls it."""
+        if before == after or after is None:
+            return None
+        first = self._usual[before].number if before is not None else -1
+        end = self._usual[after].number
+        found = {
+            span.place
+            for span in self._idle
+            if first < span.first <= end and not layers[span.place].is_of_library
+        }
+        return found.pop() if len(found) == 1 else None
 
     def _own_code_between(
         self, before: int | None, after: int, layers: Sequence[ModelLayer]
