@@ -7,7 +7,7 @@ import pytest
 
 from layer_runs import layer_records
 from restarted_runs import Start, restarted
-from traceml.diagnose.failure_words import bad_value_sentence
+from traceml.diagnose.failure_words import bad_value_advice, bad_value_sentence
 from traceml.facts.gather import gather
 from traceml.facts.gradients import gradient_facts
 from traceml.store.layer_records import LayerNumbers, LayerRecords
@@ -137,6 +137,24 @@ def test_a_bad_loss_is_a_layer_s_where_one_was_seen_to_return_it(
     assert (bad.step, bad.phase, bad.layer) == (12, "forward", layer)
     assert (bad.is_of_loss, bad.are_layers_finite) == (is_of_loss, are_layers_finite)
     assert ("NaN or infinite" in bad_value_sentence(bad)) and bad.finite_step == 11
+
+
+@pytest.mark.parametrize(
+    ("head", "layer"), [(1.0, "body"), (1e30, None)], ids=["one layer", "exploded before it"]
+)
+def test_a_gradient_that_had_exploded_before_it_was_lost_is_no_layer_s(head, layer):
+    """Backward gets to the head first."""
+    norms = np.array([[np.nan, 1.0, 1.0, 1.0]] * 5 + [[np.nan, np.inf, np.inf, head]])
+    record = layer_records(
+        forward_ms=dict.fromkeys(("", "first", "body", "head"), 1.0),
+        norms=LayerNumbers(tuple(range(1, 7)), norms),
+        return_order=(1, 2, 3, 0),
+    )
+    bad = gradient_facts([record], {}).bad_value
+    assert (bad.step, bad.phase, bad.layer, bad.finite_layer) == (6, "backward", layer, "head")
+    said = f"{bad_value_sentence(bad)} {bad_value_advice(bad, '')}"
+    assert ("learning rate" in said) == ("exploded" in said) == (layer is None)
+    assert ("body" in said) == (layer is not None)
 
 
 # Of attempts

@@ -15,7 +15,7 @@ from traceml.model.failure import Death, FailureReport
 from traceml.model.finding import Kind, StepSpan
 from traceml.model.phase import Phase
 from traceml.model.printable import one_line
-from traceml.model.quantities import count
+from traceml.model.quantities import count, significant
 from traceml.model.run import end_words, signal_name
 
 MAX_MESSAGE_CHARS = 300
@@ -213,6 +213,12 @@ def bad_value_sentence(bad: BadValue) -> str:
         )
     if bad.phase in ("start", "optimizer") or bad.is_of_parameters:
         return _parameters_sentence(bad)
+    if bad.grown_norm is not None:
+        return (
+            f"A gradient became NaN or infinite in {when}, when it had exploded already: that of "
+            f"{layer_words(bad.finite_layer or '')}, which backward gets to earlier, was "
+            f"{significant(bad.grown_norm)} against a usual {significant(bad.usual_norm)}."
+        )
     if bad.layer is None and bad.phase == "backward":
         return (
             f"Every layer's gradient was NaN or infinite in {when}, although the loss was finite: "
@@ -285,6 +291,11 @@ def bad_value_advice(bad: BadValue, half: str) -> str | None:
         return (
             f"Look at what changes {whose} after backward in step {bad.step:,}: the learning rate, "
             f"an eps of 0 (a division by zero), code that writes to parameters{half}."
+        )
+    if bad.grown_norm is not None:
+        return (
+            "Lower the learning rate or warm it up, and clip the gradient norm: no single layer "
+            f"made the gradient explode, as far as was measured{half}."
         )
     if bad.phase == "backward" and bad.layer is None and not bad.is_of_parameters:
         return (

@@ -60,6 +60,11 @@ class BadValue:
     is_of_parameters: bool = False
     """Whether it was seen in parameters alone, because the gradients of that step were not
     measured: the phase is the likely one."""
+    grown_norm: float | None = None
+    """In backward: the norm of `finite_layer`, where the gradient had exploded before it got to the
+    first layer in which it was not finite: none of these layers made it so …"""
+    usual_norm: float | None = None
+    """… and what that norm usually was."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,10 +213,8 @@ def _bad_value(records: LayerRecords, rank: int) -> BadValue | None:
         return BadValue(rank, step, "forward", name, kind, None, before, is_scaled)
     if np.isinf(norms[~np.isnan(norms)]).all():
         return BadValue(rank, step, "forward", None, None, None, before, is_scaled)
-    place, finite = _backward_layer(records, norms)
-    name, kind = records.names[place], records.kinds[place]
-    finite_name = None if finite is None else records.names[finite]
-    return BadValue(rank, step, "backward", name, kind, finite_name, before, is_scaled)
+    found = BadValue(rank, step, "backward", None, None, None, before, is_scaled)
+    return _lost_in_backward(records, found, norms)
 
 
 def _seen_in_loss(
@@ -289,15 +292,10 @@ def _bad_after(records: LayerRecords, rank: int, found: BadParameters) -> BadVal
         norms[spoiled] = np.inf
     if not np.isinf(norms).any():
         return _bad_value_of(records, rank, step, "optimizer", only)
-    place: int | None = None
-    finite: int | None = None
+    lost = _bad_value_of(records, rank, step, "backward", None)
     if np.isfinite(norms).any():
-        place, finite = _backward_layer(records, norms)
-    return replace(
-        _bad_value_of(records, rank, step, "backward", place),
-        finite_layer=None if finite is None else records.names[finite],
-        is_of_parameters=not is_measured,
-    )
+        lost = _lost_in_backward(records, lost, norms)
+    return replace(lost, is_of_parameters=not is_measured)
 
 
 def _bad_value_of(
@@ -329,6 +327,25 @@ def _bad_activation(
         if place is not None:
             return seen, place
     return None
+
+
+def _lost_in_backward(records: LayerRecords, found: BadValue, norms: Values) -> BadValue:
+    """Returns a bad value of backward with the layer that made it, unless the gradient was on its
+    way to infinity when it got there."""
+    place, finite = _backward_layer(records, norms)
+    if finite is not None:
+        found = replace(found, finite_layer=records.names[finite])
+        usual = _usual_before(records, finite, found.step)
+        if usual and norms[finite] >= EXPLODED * usual:
+            return replace(found, grown_norm=float(norms[finite]), usual_norm=usual)
+    return replace(found, layer=records.names[place], kind=records.kinds[place])
+
+
+def _usual_before(records: LayerRecords, place: int, step: int) -> float | None:
+    """Returns the median norm of a layer in the steps before one; `None` where it has none."""
+    earlier = np.array(records.norms.steps) < step
+    known = records.norms.values[earlier, place]
+    return _median(known[np.isfinite(known)])
 
 
 def _backward_layer(records: LayerRecords, norms: Values) -> tuple[int, int | None]:

@@ -31,6 +31,9 @@ MAX_PLATEAU = 10_000
 """Values after a jump that are looked at: beyond it the loss is at home there."""
 NORM_RISE = 3.0
 """Times the usual gradient norm, for it to have risen before the loss was lost."""
+LOSS_RISE = 1000.0
+"""Times the usual loss, for it to have grown before it was lost: training diverged, in whichever
+layer a number then first became too large."""
 
 _NOT_TRAINING = ("val", "eval", "test", "dev")
 _NO_LOSS = ("scale", "weight")
@@ -83,6 +86,8 @@ class NotFinite:
     norm_before: float | None = None
     norm_usual: float | None = None
     """The gradient norm just before, and what it usually was, where it had risen first."""
+    usual: float | None = None
+    """What the loss usually was, where it had grown far above that before it was lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +194,7 @@ def _lost(each: LossValues) -> NotFinite | None:
         values=len(each.values),
         last_finite=before,
         finite_step=before_step,
+        usual=_grown_from(each, first, before),
         to_the_end=to_the_end,
         lasts=len(lost) - start > longest_before,
         is_logged=each.rank is None,
@@ -205,6 +211,16 @@ def _last_finite(each: LossValues, first_lost: int) -> tuple[int | None, float |
     if before is not None and before.step < first_lost:
         return before.step, before.value
     return None, None
+
+
+def _grown_from(each: LossValues, first_lost: int, last: float | None) -> float | None:
+    """Returns the median of the finite losses before a step, where the last of them is far above;
+    `None` where it is not, and of losses that may be negative, which have no level."""
+    values = each.values[(each.steps < first_lost) & np.isfinite(each.values)]
+    if last is None or len(values) < 2 or (values <= 0).any():
+        return None
+    usual = float(np.median(values[:-1]))
+    return usual if last >= LOSS_RISE * usual else None
 
 
 def _last_stretch(lost: npt.NDArray[np.bool_]) -> tuple[int, int]:

@@ -11,6 +11,7 @@ from failing import failed, report, with_loss
 from traceml.diagnose.engine import diagnose
 from traceml.diagnose.rules import non_finite_loss
 from traceml.facts.gather import gather
+from traceml.facts.gradients import BadValue
 from traceml.model.finding import Kind, Severity
 from traceml.model.settings import Settings
 from traceml.store.records import LoggedMetric, RecordedLosses, RunRecords, SeenLoss
@@ -248,3 +249,26 @@ def test_a_gradient_norm_that_rose_first_is_said() -> None:
     assert finding is not None
     assert "the gradient norm had risen first: 9 against a usual 1" in finding.claim.lower()
     assert "Clip" in finding.action
+
+
+@pytest.mark.parametrize(
+    ("before", "usual"),
+    [
+        pytest.param([9.0, 3e4, 2e11], 15004.5, id="within few steps"),
+        pytest.param([1.0] * 50 + [60.0, 4e5], 1.0, id="after many usual ones"),
+        pytest.param([1.0] * 50 + [60.0, 900.0], None, id="not far enough"),
+        pytest.param([-1.0] * 50 + [4e5], None, id="below zero there is no level"),
+        pytest.param([4e5], None, id="nothing before"),
+    ],
+)
+def test_training_that_diverged_is_told_and_laid_to_no_layer_s_code(
+    before: list[float], usual: float | None
+) -> None:
+    facts = gather(with_loss([*before, NAN, NAN]))
+    spoiled = BadValue(0, len(before), "backward", "blocks.2", is_of_parameters=True)
+    layers = replace(facts.layers, gradients=replace(facts.layers.gradients, bad_value=spoiled))
+    finding = non_finite_loss.check(replace(facts, layers=layers))
+    assert finding is not None
+    assert finding.evidence["loss_usual"] == usual
+    assert finding.evidence["bad_layer"] == (None if usual else "blocks.2")
+    assert ("diverged" in finding.action) == ("had grown first" in finding.claim) == bool(usual)

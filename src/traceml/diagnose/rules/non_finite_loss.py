@@ -16,12 +16,15 @@ lost), `earliest_step`, `last_finite_step` (the loss was lost after it), `number
 steps as the tracer counts them; `logged`: as the script numbered them, "logged step" in the text;
 the two are never compared), `values`, `values_not_finite`, `last_finite` (the value at that
 step), `gradient_norm_before` and `gradient_norm_usual` where a logged norm had risen before it
-was lost too. With the deep profile also the first value that was not finite: `bad_layer`,
+was lost too; `loss_usual` where the loss itself had grown. With the deep profile also the first
+value that was not finite: `bad_layer`,
 `bad_phase` (`forward`: the layer returned it; `backward`: its gradient was lost while the loss was
 finite; `optimizer`: its parameters were lost after the step, and no gradient that was not finite is
 known; `start`: they were not finite before the first step), `bad_step`, `bad_after_step`.
 
-*Thresholds.* One value. A norm has risen when one of the last 3 was 3 times its median.
+*Thresholds.* One value. A norm has risen when one of the last 3 was 3 times its median; a loss has
+grown when the last finite one was 1,000 times the median before it. Then training diverged, and the
+layer in which a number first became too large is no cause of it.
 
 *What to do.* Lost within the first 10 steps: look at the data, the initialisation and the
 learning rate. Later: resume from a checkpoint of the last finite step or earlier with a lower
@@ -34,6 +37,8 @@ layer, or says that none is known to have made it.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from traceml.diagnose import settings_advice
 from traceml.diagnose.failure_words import (
@@ -55,6 +60,10 @@ from traceml.model.settings import Settings
 
 KIND = Kind.NON_FINITE_LOSS
 
+DIVERGED = (
+    "Training diverged: lower the learning rate or warm it up, and clip the gradient norm; start "
+    "again, or resume from a checkpoint of before the loss grew."
+)
 FIRST_STEPS = 10  # a loss that is lost this early was never right: no checkpoint helps
 
 
@@ -64,7 +73,7 @@ def check(facts: Facts) -> Finding | None:
     if loss is None or loss.not_finite is None:
         return None
     lost = loss.not_finite
-    bad = None if lost.is_norm or not lost.to_the_end else facts.layers.gradients.bad_value
+    bad = None if lost.is_norm or not lost.to_the_end else _bad_value(facts, lost)
     claim = _norms_claim(loss, lost) if lost.is_norm else _claim(lost)
     return Finding(
         kind=KIND,
@@ -85,11 +94,21 @@ def check(facts: Facts) -> Finding | None:
             as_number("values_not_finite", lost.count),
             as_number("last_finite", lost.last_finite),
             as_number("last_finite_step", lost.finite_step),
+            as_number("loss_usual", lost.usual),
             as_number("gradient_norm_usual", lost.norm_usual),
             as_number("gradient_norm_before", lost.norm_before),
             *bad_value_evidence(bad),
         ),
     )
+
+
+def _bad_value(facts: Facts, lost: NotFinite) -> BadValue | None:
+    """Returns the first bad value. Where training had diverged and only parameters were seen, it is
+    no layer's: which of them are spoiled says how far a gradient got, not who made it."""
+    bad = facts.layers.gradients.bad_value
+    if bad is not None and bad.is_of_parameters and lost.usual is not None:
+        return replace(bad, layer=None, kind=None)
+    return bad
 
 
 def _steps(lost: NotFinite) -> StepSpan | None:
@@ -118,6 +137,8 @@ def _claim(lost: NotFinite) -> str:
     if lost.earliest_step != lost.first_step:
         earliest = step_name(lost.earliest_step, lost.is_logged)
         claim += f" It had been so earlier, first at {earliest}, and recovered ({times} in all)."
+    if lost.usual is not None:
+        claim += f" It had grown first: it was usually {significant(lost.usual)}."
     if lost.norm_before is not None:
         claim += (
             f" The gradient norm had risen first: {significant(lost.norm_before)} against a usual "
@@ -180,6 +201,8 @@ def _action(lost: NotFinite, settings: Settings, bad: BadValue | None) -> str:
     if not lost.to_the_end:
         return "Clip gradients, or skip such batches; look at the batch of that step."
     half = settings_advice.against_overflow(settings)
+    if lost.usual is not None:
+        return DIVERGED
     advice = None if bad is None else bad_value_advice(bad, half)
     if bad is not None and advice is not None:
         return advice if bad.phase == "start" else f"{advice} Resume from a checkpoint before it."
