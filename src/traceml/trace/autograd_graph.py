@@ -85,19 +85,37 @@ def has_operation_between(roots: Any, first: int, end: int) -> bool:
     """Whether the graph behind tensors has an operation with one of these numbers (`first` is one,
     `end` is none); views and casts of parameters apart, which a script may keep from step to step.
 
-    Not in too large a graph. Each thread numbers its operations by itself.
+    Not in too large a graph. Each thread numbers its operations by itself: one that takes the
+    result of a later number is another thread's, such as what backward computes for a penalty on a
+    gradient, and its number says nothing.
     """
     tensors = roots if isinstance(roots, (list, tuple)) else [roots]
     waiting = [node for each in tensors if (node := getattr(each, "grad_fn", None)) is not None]
     found = set(waiting)
     while waiting and len(found) <= MAX_NODES:
         node = waiting.pop()
-        if first <= node._sequence_nr() < end and not _is_of_one_leaf(node):
+        is_between = first <= node._sequence_nr() < end and not _is_of_one_leaf(node)
+        if is_between and not _takes_later(node, end):
             return True
         for below, _ in node.next_functions:
             if below is not None and below not in found:
                 found.add(below)
                 waiting.append(below)
+    return False
+
+
+def _takes_later(node: Any, end: int) -> bool:
+    """Whether an operation takes, at whatever distance, the result of one with this number or a
+    later one."""
+    waiting, seen = [node], {node}
+    while waiting and len(seen) <= MAX_NODES:
+        for below, _ in waiting.pop().next_functions:
+            if below is None or below in seen or _is_leaf(below):
+                continue
+            if below._sequence_nr() >= end:
+                return True
+            seen.add(below)
+            waiting.append(below)
     return False
 
 

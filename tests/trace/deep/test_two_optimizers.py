@@ -1,5 +1,7 @@
 """Loops that step two optimizers on each batch: the looks at them hold whole steps."""
 
+import threading
+
 import numpy as np
 import pytest
 import torch
@@ -8,6 +10,7 @@ from torch.utils.data import DataLoader
 
 import traceml
 from lookahead_loader import LooksAhead
+from traceml.trace import autograd_graph
 from traceml.trace.deep import bursts
 
 STEPS = 40
@@ -184,6 +187,38 @@ def test_a_penalty_on_gradients_is_no_part_of_an_earlier_step(deep):
         (loss, judge), (other, makers) = gan.losses(real)
         given = real.clone().requires_grad_()
         (gradient,) = torch.autograd.grad(gan.judges(given).sum(), given, create_graph=True)
+        (loss() + gradient.square().mean()).backward()
+        judge.step()
+        other().backward()
+        makers.step()
+    found = deep()
+    assert not found.notes and found.counted
+
+
+def gradient_by_a_thread_from(number, outputs, inputs):
+    """The gradient as the device's own thread computes it on a GPU, whose operations have numbers
+    of their own: here from this number on."""
+    found = []
+
+    def compute():
+        counted = torch.ones((), requires_grad=True)
+        while autograd_graph.next_operation() < number:
+            counted.abs()
+        found.extend(torch.autograd.grad(outputs, inputs, create_graph=True))
+
+    thread = threading.Thread(target=compute)
+    thread.start()
+    thread.join()
+    return found[0]
+
+
+def test_a_penalty_that_another_thread_numbers_like_an_earlier_step_is_none(deep):
+    gan, step_began = Gan(), autograd_graph.next_operation()
+    for real in loader():
+        before, step_began = step_began, autograd_graph.next_operation()
+        (loss, judge), (other, makers) = gan.losses(real)
+        given = real.clone().requires_grad_()
+        gradient = gradient_by_a_thread_from(before, gan.judges(given).sum(), given)
         (loss() + gradient.square().mean()).backward()
         judge.step()
         other().backward()
