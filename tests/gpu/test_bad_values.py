@@ -15,6 +15,7 @@ from torch import nn  # noqa: E402
 
 from traceml.facts.gradients import gradient_facts  # noqa: E402
 from traceml.trace import current  # noqa: E402
+from traceml.trace import loss as reads_losses  # noqa: E402
 from traceml.trace.deep import gradient_norms  # noqa: E402
 
 WIDTH = 256
@@ -96,6 +97,7 @@ def test_a_value_that_is_lost_in_forward_is_told_from_one_lost_in_backward(deep)
 def test_a_loss_that_grows_has_the_next_steps_measured(begin_deep, monkeypatch):
     """Nothing is measured but what the growth of the loss asks for, once it is known."""
     monkeypatch.setattr(gradient_norms, "NORMS_SHARE", 0.0)
+    monkeypatch.setattr(reads_losses, "SENT_EVERY_NS", 0)  # however quick these steps are
     deep = begin_deep()
     model, at = model_with(nn.Identity()), 40
     optimizer = torch.optim.SGD(model.parameters(), 1e-4)

@@ -237,19 +237,19 @@ def test_the_busy_time_of_one_recording_is_that_of_torch_s_own_trace():
 
 @pytest.mark.parametrize("is_hidden", [True, False], ids=["behind compute", "alone"])
 def test_copies_on_a_stream_of_their_own_are_told_apart_by_what_runs_beside_them(is_hidden):
-    """A copy of 16 MB, which takes about a millisecond, during matrix products that take longer."""
+    """A copy of 16 MB, which takes less than a millisecond, during one product of matrices that
+    takes a hundred: between two of them the copy would be alone for a moment."""
     from torch.profiler import ProfilerActivity, profile
 
     from traceml.trace.deep.kernels import activities, step_activity
 
-    matrix = torch.randn(4096, 4096, device="cuda")
+    matrix = torch.randn(16384, 16384, device="cuda")
     pinned, beside = torch.ones(4 << 20).pin_memory(), torch.cuda.Stream()
     target = torch.empty(4 << 20, device="cuda")
     matrix @ matrix
     torch.cuda.synchronize()
     with profile(activities=[ProfilerActivity.CUDA]) as trace:
-        for _ in range(20):
-            matrix @ matrix
+        matrix @ matrix
         if not is_hidden:
             torch.cuda.synchronize()
         with torch.cuda.stream(beside):
