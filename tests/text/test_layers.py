@@ -43,6 +43,23 @@ def test_layers_that_repeat_are_one_line_and_the_longest_comes_first():
     assert all(len(line) <= 80 for line in lines)
 
 
+@pytest.mark.parametrize(
+    ("own_ms", "names"),
+    [
+        pytest.param([1, 1, 9, 1], ["blocks.2", "blocks.* ×3"], id="one of four"),
+        pytest.param([1, 1, 2, 1], ["blocks.* ×4"], id="not by far"),
+        pytest.param([0, 9, 0, 0], ["blocks.1"], id="the others do nothing"),
+        pytest.param([1, 9], ["blocks.* ×2"], id="of two there is no usual one"),
+        pytest.param([1, 9, 9], ["blocks.* ×3"], id="most are as slow"),
+    ],
+)
+def test_a_layer_that_is_far_slower_than_those_that_repeat_it_is_named(own_ms, names):
+    own = {f"blocks.{n}": float(each) for n, each in enumerate(own_ms)}
+    found = layer_lines(summary_of(layer_records(forward_ms=own)).layers)
+    rows = [line[2:39].strip() for line in found if line.startswith("  blocks.")]
+    assert rows == names
+
+
 def test_a_star_says_which_class_it_stands_for_where_there_are_several():
     own = {"net.0": 3.0, "net.1": 1.0, "net.2": 3.0, "head.0": 1.0, "head.1": 1.0}
     kinds = ("Linear", "ReLU", "Linear", "Linear", "Linear")

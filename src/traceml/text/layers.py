@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 
 from traceml.model.layer_names import (
     COMPILED_INSIDE,
@@ -32,6 +33,9 @@ MAX_SLOW = 3
 MAX_WAITS = 3
 MIN_SHARE = 0.01
 """Of the time in layers: what takes less is left out."""
+OUTLIER_FACTOR, OUTLIER_SHARE = 3.0, 0.05
+"""Times the median of those that repeat it, and of the time in layers, from which on a layer has a
+row of its own: among four blocks the slow one is named."""
 MIN_RANK_FACTOR = 1.2
 """A rank that is slower than the median one by less is not told."""
 NAME, CELL = 37, 10
@@ -310,29 +314,49 @@ def _activity_lines(found: ActivitySummary | None) -> list[str]:
 
 def _rows(layers: Mapping[str, LayerSummary]) -> Iterable[_LayerRow]:
     """Returns layers that repeat as one row each: `blocks.*.attn`; `net.* (Linear)` where there are
-    such of several classes."""
-    groups: dict[tuple[str, str | None], list[LayerSummary]] = {}
-    names: dict[tuple[str, str | None], str] = {}
+    such of several classes. One that takes far longer than those that repeat it has its own."""
+    groups: dict[tuple[str, str | None], dict[str, LayerSummary]] = {}
     for name, layer in layers.items():
-        key = repeated_name(name), layer.kind
-        groups.setdefault(key, []).append(layer)
-        names.setdefault(key, name)
+        groups.setdefault((repeated_name(name), layer.kind), {})[name] = layer
     starred = names_of_groups(groups)
+    total_ms = sum(map(_own_ms, layers.values()))
     for key, of_group in groups.items():
-        bounds = {layer.bound for layer in of_group}
-        saved = [layer.saved_bytes for layer in of_group if layer.saved_bytes is not None]
-        yield _LayerRow(
-            name=starred[key] if len(of_group) > 1 else names[key],
-            layers=len(of_group),
-            forward_ms=sum(layer.forward_ms or 0.0 for layer in of_group),
-            backward_ms=sum(
-                (layer.backward_ms or 0.0) + (layer.recompute_ms or 0.0) for layer in of_group
-            ),
-            saved_bytes=sum(saved) if saved else None,
-            bound=bounds.pop() if len(bounds) == 1 else None,
-            flops_per_s=_flops_per_s(of_group),
-            communication_ms=sum(layer.communication_ms or 0.0 for layer in of_group),
-        )
+        for name in _outliers(of_group, total_ms):
+            yield _row(name, [of_group.pop(name)])
+        only = next(iter(of_group)) if len(of_group) == 1 else None
+        yield _row(starred[key] if only is None else only, list(of_group.values()))
+
+
+def _outliers(of_group: Mapping[str, LayerSummary], total_ms: float) -> list[str]:
+    """Returns the layers of a group that take far longer than most of it; of two, neither does."""
+    times_ms = {name: _own_ms(layer) for name, layer in of_group.items()}
+    least_ms = max(OUTLIER_FACTOR * median(times_ms.values()), OUTLIER_SHARE * total_ms)
+    is_many = len(times_ms) > 2
+    return [name for name, own_ms in times_ms.items() if is_many and 0 < least_ms <= own_ms]
+
+
+def _own_ms(layer: LayerSummary) -> float:
+    """Returns the time of a layer itself in both passes, with what is computed again."""
+    return (layer.forward_ms or 0.0) + _backward_ms(layer)
+
+
+def _backward_ms(layer: LayerSummary) -> float:
+    return (layer.backward_ms or 0.0) + (layer.recompute_ms or 0.0)
+
+
+def _row(name: str, layers: Sequence[LayerSummary]) -> _LayerRow:
+    bounds = {layer.bound for layer in layers}
+    saved = [layer.saved_bytes for layer in layers if layer.saved_bytes is not None]
+    return _LayerRow(
+        name=name,
+        layers=len(layers),
+        forward_ms=sum(layer.forward_ms or 0.0 for layer in layers),
+        backward_ms=sum(map(_backward_ms, layers)),
+        saved_bytes=sum(saved) if saved else None,
+        bound=bounds.pop() if len(bounds) == 1 else None,
+        flops_per_s=_flops_per_s(layers),
+        communication_ms=sum(layer.communication_ms or 0.0 for layer in layers),
+    )
 
 
 def _flops_per_s(layers: Sequence[LayerSummary]) -> float | None:
