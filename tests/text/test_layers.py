@@ -60,6 +60,26 @@ def test_a_layer_that_is_far_slower_than_those_that_repeat_it_is_named(own_ms, n
     assert rows == names
 
 
+def test_a_layer_that_was_interrupted_once_has_no_row_of_its_own():
+    own = {f"blocks.{n}": 1.0 for n in range(4)}
+    record = layer_records(forward_ms=own, steps=6)
+    record.times_ns["host_forward"][3, 2] = 40e6
+    names = [line[2:39].strip() for line in layer_lines(summary_of(record).layers)]
+    assert names[2] == "blocks.* ×4"
+
+
+def test_what_some_of_the_layers_that_repeat_keep_is_not_said_of_all():
+    """One of three is not checkpointed."""
+    own = dict.fromkeys(("blocks.0", "blocks.1", "blocks.2", "head"), 1.0)
+    held = {"saved": [np.nan, np.nan, 2048, 4096]}
+    record = replace(
+        layer_records(forward_ms=own),
+        held_bytes={key: np.array(values) for key, values in held.items()},
+    )
+    blocks, head = layer_lines(summary_of(record).layers)[2:4]
+    assert "KiB" not in blocks and head.endswith("4.0 KiB")
+
+
 def test_a_star_says_which_class_it_stands_for_where_there_are_several():
     own = {"net.0": 3.0, "net.1": 1.0, "net.2": 3.0, "head.0": 1.0, "head.1": 1.0}
     kinds = ("Linear", "ReLU", "Linear", "Linear", "Linear")

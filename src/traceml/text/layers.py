@@ -35,7 +35,9 @@ MIN_SHARE = 0.01
 """Of the time in layers: what takes less is left out."""
 OUTLIER_FACTOR, OUTLIER_SHARE = 3.0, 0.05
 """Times the median of those that repeat it, and of the time in layers, from which on a layer has a
-row of its own: among four blocks the slow one is named."""
+row of its own: among four blocks the slow one is named …"""
+OUTLIER_ERRORS = 2.0
+"""… where its time less so many standard errors still is: a single interruption is none."""
 MIN_RANK_FACTOR = 1.2
 """A rank that is slower than the median one by less is not told."""
 NAME, CELL = 37, 10
@@ -329,10 +331,15 @@ def _rows(layers: Mapping[str, LayerSummary]) -> Iterable[_LayerRow]:
 
 def _outliers(of_group: Mapping[str, LayerSummary], total_ms: float) -> list[str]:
     """Returns the layers of a group that take far longer than most of it; of two, neither does."""
-    times_ms = {name: _own_ms(layer) for name, layer in of_group.items()}
-    least_ms = max(OUTLIER_FACTOR * median(times_ms.values()), OUTLIER_SHARE * total_ms)
-    is_many = len(times_ms) > 2
-    return [name for name, own_ms in times_ms.items() if is_many and 0 < least_ms <= own_ms]
+    if len(of_group) <= 2:
+        return []
+    usual_ms = median(map(_own_ms, of_group.values()))
+    least_ms = max(OUTLIER_FACTOR * usual_ms, OUTLIER_SHARE * total_ms)
+    surely_ms = {
+        name: _own_ms(layer) - OUTLIER_ERRORS * (layer.own_stderr_ms or 0.0)
+        for name, layer in of_group.items()
+    }
+    return [name for name, own_ms in surely_ms.items() if 0 < least_ms <= own_ms]
 
 
 def _own_ms(layer: LayerSummary) -> float:
@@ -346,13 +353,13 @@ def _backward_ms(layer: LayerSummary) -> float:
 
 def _row(name: str, layers: Sequence[LayerSummary]) -> _LayerRow:
     bounds = {layer.bound for layer in layers}
-    saved = [layer.saved_bytes for layer in layers if layer.saved_bytes is not None]
+    saved = [layer.saved_bytes for layer in layers]
     return _LayerRow(
         name=name,
         layers=len(layers),
         forward_ms=sum(layer.forward_ms or 0.0 for layer in layers),
         backward_ms=sum(map(_backward_ms, layers)),
-        saved_bytes=sum(saved) if saved else None,
+        saved_bytes=None if None in saved else sum(filter(None, saved)),
         bound=bounds.pop() if len(bounds) == 1 else None,
         flops_per_s=_flops_per_s(layers),
         communication_ms=sum(layer.communication_ms or 0.0 for layer in layers),
