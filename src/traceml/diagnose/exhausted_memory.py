@@ -69,11 +69,20 @@ class ExhaustedMemory:
             return 0.0
         return self.held.tried_bytes / max(1, self.layers.lasting_bytes + self.saved_bytes)
 
+    @property
+    def is_beyond_any_batch(self) -> bool:
+        """Whether the one tensor that was asked for is so large that, if it grows with the batch,
+        a batch of 1 would not fit either."""
+        tried, total, samples = self.held.tried_bytes, self.held.total_bytes, self.failure.samples
+        if tried is None or total is None or samples is None:
+            return False
+        return tried > samples * total
+
     def fitting_batch(self) -> int | None:
         """Returns the largest batch that would have fitted, if activations grow with it; at most
         half, unless the activations of layers were measured."""
         samples = self.failure.samples
-        if samples is None or samples < 2:
+        if samples is None or samples < 2 or self.is_beyond_any_batch:
             return None
         measured = self._measured_batch(samples)
         if measured is not None:

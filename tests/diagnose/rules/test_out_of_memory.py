@@ -90,6 +90,9 @@ def test_the_batch_to_try_fits_by_what_activations_take() -> None:
     assert "batch of 16 (it was 32)" in half.action
     tight = found(failed(full(tried_bytes=100 * GIB), gpu=True))
     assert tight.evidence["suggested_batch"] == 11
+    shape = found(failed(full(tried_bytes=2561 * GIB), gpu=True))  # 80.03 GiB a sample
+    assert "see whether its shape is meant" in shape.action and "batch" not in shape.action
+    assert shape.evidence["suggested_batch"] is None
     assert "batch is 1 already" in found(failed(full(), gpu=True, samples=1)).action
 
 

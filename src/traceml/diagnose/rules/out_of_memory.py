@@ -280,6 +280,8 @@ def _size(facts: Facts, then: ExhaustedMemory) -> str:
     if held.tried_bytes and held.total_bytes and held.tried_bytes > held.total_bytes:
         whole = "all there is" if held.is_host else "the whole device"
         too_large = f"One tensor is more than {whole}: see whether its shape is meant. "
+        if then.is_beyond_any_batch:
+            return too_large.strip()
     elif (times := then.times_all_layers) >= OUTSIZED:
         too_large = (
             f"One tensor is {count(round(times))} times what all layers hold and keep for "
