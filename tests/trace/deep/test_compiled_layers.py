@@ -231,6 +231,25 @@ def test_a_model_that_is_compiled_later_is_measured_as_a_whole_from_then_on(deep
     assert found.compiled == {0}
 
 
+def test_what_is_compiled_while_operations_are_counted_is_not_compiled_with_the_counting(deep):
+    """That step has begun by then, and our mode is in torch."""
+    model = Model()
+    first = nn.Linear(4, 4)
+    optimizer = torch.optim.SGD([*first.parameters(), *model.parameters()], 0.1)
+    called = model
+    breaks = counters["graph_break"]
+    before = dict(breaks)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        for _ in range(3 * STEPS):
+            hidden = first(torch.randn(3, 4))
+            if called is model and torch._C._len_torch_dispatch_stack():
+                called = torch.compile(model, backend=BACKEND)
+            called(hidden).square().mean().backward()
+            optimizer.step()
+    assert called is not model and dict(breaks) == before
+
+
 def test_a_step_in_which_torch_compiles_is_not_taken_for_a_usual_one(deep):
     """With another size from the first step that is looked at on."""
     compiled_in = []

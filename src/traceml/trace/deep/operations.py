@@ -16,6 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from traceml.model.layer_names import COUNTED
+from traceml.trace.compiling import left_alone
 from traceml.trace.deep.flop_formulas import composite, flops_of, operation_name
 from traceml.trace.deep.layer_marks import LayerMarks, tensors_in
 from traceml.trace.deep.layer_names import ModelLayer
@@ -53,7 +54,7 @@ class OperationCount(TorchDispatchMode):  # type: ignore[no-untyped-call]
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         """Torch asks whether to keep its compiler out of us: that would load the compiler, which
-        takes seconds, and nothing is counted where a script compiles anything."""
+        takes seconds. It is left out in another way, below."""
         return False
 
     def begin(self) -> None:
@@ -100,6 +101,7 @@ class OperationCount(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Whether the step was seen to its end."""
         return self._marks.is_complete and bool(self._seen)
 
+    @left_alone  # of a model that is compiled from this very step on
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the operation as it is, then count it; or see what it is made of."""
         kwargs = kwargs or {}
