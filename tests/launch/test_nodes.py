@@ -564,3 +564,34 @@ def test_steps_of_another_number_of_machines_are_not_compared(elastic_job: Job):
     assert window["steps_analyzed"] + window["warmup_steps"] >= max(steps) - 1
     kinds = {each["kind"] for each in summary["step_time"]["issues"]}
     assert "INCOMPLETE_DATA" not in kinds
+
+
+# A head that is named
+
+
+NAMED_HEAD = """
+import sys
+from pathlib import Path
+
+from traceml.agent.node_duties import NodeDuties
+from traceml.model.node import HEAD_MARK
+from traceml.store.node_folders import leave_head, parse_head
+
+folder = Path(sys.argv[1])
+leave_head(folder, parse_head("node-a:7654", "a-token"))
+duties = NodeDuties(folder, print)
+duties.look()
+print(duties._read_address(HEAD_MARK).place)
+duties.close()
+"""
+
+
+def test_a_head_whose_own_hosts_file_calls_it_loopback_is_reached_by_others(tmp_path: Path):
+    hosts, folder = tmp_path / "hosts", tmp_path / "run"
+    hosts.write_text("127.0.0.1 localhost\n127.0.1.1 node-a\n")  # as Debian's installer writes it
+    folder.mkdir()
+    with Machines(1, tmp_path / "machines") as machines:
+        command = [PYTHON, "-c", NAMED_HEAD, str(folder)]
+        machines.start(0, command, before=f"mount --bind {hosts} /etc/hosts").wait(TIMEOUT_S)
+        printed = (machines.folder(0) / "out.txt").read_text().strip()
+        assert printed == f"{machines.address(0)}:7654", machines.said(0)

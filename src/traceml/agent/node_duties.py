@@ -18,6 +18,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import msgspec
+import psutil
 
 from traceml import __version__
 from traceml.agent.node_link import NodeLink
@@ -146,7 +147,7 @@ class NodeDuties:
         known = self._read_address(HEAD_MARK)  # of an agent before us
         address = known or HeadAddress(
             run_id=str(asked.get("run_id") or secrets.token_hex(8)),
-            host=resolve(str(asked.get("host", ""))) or own_address(str(asked.get("master", ""))),
+            host=own_address(str(asked.get("host") or asked.get("master", ""))),
             port=int(asked.get("port") or 0),
             token=str(asked.get("token") or secrets.token_urlsafe(24)),
             folder=str(self._folder.resolve()),
@@ -334,9 +335,9 @@ class NodeDuties:
 def own_address(master: str) -> str:
     """Returns the address of this machine that the ranks of others can reach.
 
-    It is the one that the job's own meeting point has, if that is here; loopback, if the job meets
-    there, because then all of it is on this machine; else the one by which the meeting point is
-    reached.
+    It is the one that the job's own meeting point has, or the head that `--head` names, if that is
+    here; loopback, if the job meets there, because then all of it is on this machine; else the one
+    by which the meeting point is reached.
     """
     found = resolve(master)
     if found is not None and is_own_address(found):
@@ -345,7 +346,8 @@ def own_address(master: str) -> str:
             return found
         found = None  # the machine's own name, which its hosts file leads to loopback
     # No packet is sent: the system only chooses the interface. The other address is of nobody.
-    return _address_towards(found or "192.0.2.1") or resolve(socket.gethostname()) or "127.0.0.1"
+    outside = found or "192.0.2.1"
+    return _address_towards(outside) or _named_address() or _interface_address() or "127.0.0.1"
 
 
 def _address_towards(address: str) -> str | None:
@@ -356,3 +358,21 @@ def _address_towards(address: str) -> str | None:
             return str(probe.getsockname()[0])
         except OSError:
             return None
+
+
+def _named_address() -> str | None:
+    """Returns the address of this machine's name, where others can reach that."""
+    found = resolve(socket.gethostname())
+    return None if found is None or ipaddress.ip_address(found).is_loopback else found
+
+
+def _interface_address() -> str | None:
+    """Returns the first address that others can reach, on a network that leads nowhere else."""
+    stats = psutil.net_if_stats()
+    for name, addresses in psutil.net_if_addrs().items():
+        for each in addresses:
+            is_up = name in stats and stats[name].isup
+            is_outside = each.family == socket.AF_INET and not each.address.startswith("127.")
+            if is_up and is_outside:
+                return str(each.address)
+    return None
