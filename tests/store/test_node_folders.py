@@ -189,6 +189,24 @@ def test_a_head_that_was_lost_is_named(tmp_path: Path):
     assert note.startswith("the run folder of host-a, which collected the run, is not here")
 
 
+def test_a_head_that_was_named_and_never_answered_has_collected_nothing(tmp_path: Path):
+    folders_of_nodes = write_nodes(tmp_path, nodes=3, run=make_run(ranks=6))
+    for folder in folders_of_nodes:
+        state = read_node(folder)
+        assert state is not None
+        never = replace(state, way=NodeWay.HTTP, clock_offset_s=None, head_machine="nobody")
+        write_node(folder, never)
+    first, second, _ = folders_of_nodes
+    words = str(closing_words(second))
+    assert words.startswith("nobody, which --head names, has taken no records of host-b; they are")
+    assert "copy that to nobody" not in words and "`traceml recover RUN run`" in words
+    (note,) = load_run(second).notes
+    assert note.startswith("these are the records of one machine alone: nobody, which --head names")
+    recover(first, [second])
+    (note,) = load_run(first).notes
+    assert note.startswith("1 node of 3 never reached")
+
+
 def test_what_the_head_refused_is_said(tmp_path: Path):
     head = bring_to_head(*write_nodes(tmp_path, 2))
     (head / NODES / "refused.json").write_text(json.dumps({"token": 3}))

@@ -57,10 +57,7 @@ def _proven_state(folder: Path) -> NodeState | None:
     """Returns what a folder says about its node; `None` where no head has ever accepted it: which
     run it is of is then its own word, such as a wrong token."""
     state = read_node(folder)
-    if state is None or state.way in (NodeWay.HEAD, NodeWay.SHARED):
-        return state
-    was_accepted = state.head_folder or state.clock_offset_s is not None
-    return state if was_accepted else None
+    return state if state is not None and state.has_known_head else None
 
 
 def mark_finished(folder: Path, is_finished: bool) -> None:

@@ -129,3 +129,10 @@ class NodeState:
     """The path of its own run folder on its machine; empty where it is not known."""
     head_machine: str = ""
     head_folder: str = ""
+
+    @property
+    def has_known_head(self) -> bool:
+        """Whether there is a head: it answered, or the job's own store named it. At the address
+        that `--head` names there may be none, or that of another run."""
+        is_with_head = self.way in (NodeWay.HEAD, NodeWay.SHARED)
+        return is_with_head or bool(self.head_folder) or self.clock_offset_s is not None

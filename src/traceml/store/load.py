@@ -127,8 +127,8 @@ def load_run(folder: Path) -> RunRecords:
     nodes = _nodes(folder, own, others, numbers)
     is_over = own.ending is not None
     expected = max([own.manifest.nodes, *map(_machines_of_job, one_each)])
-    lost_head = _lost_head(folder)
-    notes += notes_about_nodes(nodes, read_refused(folder), expected, is_over, lost_head)
+    state = read_node(folder)
+    notes += notes_about_nodes(nodes, read_refused(folder), expected, is_over, state)
     found = RunRecords(
         manifest=own.manifest,
         ranks=one_each,
@@ -277,13 +277,6 @@ def _nodes(
         )
         for state, part in [(head, own), *others]
     )
-
-
-def _lost_head(folder: Path) -> str:
-    """Returns the machine of the head where the folder, to which those of other nodes were brought,
-    is not its own; empty where it is."""
-    state = read_node(folder)
-    return "" if state is None or state.way is NodeWay.HEAD else state.head_machine
 
 
 def _damage(files: RankFiles) -> list[str]:

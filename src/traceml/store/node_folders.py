@@ -176,28 +176,27 @@ def notes_about_nodes(
     refused: Mapping[str, int],
     expected: int,
     is_over: bool,
-    lost_head: str = "",
+    own: NodeState | None = None,
 ) -> list[str]:
     """Returns what the records of a run over several machines lack, and what was refused.
 
     `expected` is the number of nodes that the job had. While the run is in progress, nodes need not
-    have sent everything. `lost_head` is the head's machine where these are the others' folders.
+    have sent everything. `own` is what the folder says about its node: the head, unless these are
+    the folders of the others.
     """
     notes = group_remarks(
         (node.state.name, remark) for node in nodes for remark in _remarks_about(node, is_over)
     )
     missing = expected - len(nodes)
-    if is_over and lost_head and not nodes:
-        notes.append(
-            f"these are the records of one machine alone: its run was collected on {lost_head}, "
-            "and `traceml recover RUN FOLDER …` puts the run folders of all machines together"
-        )
-    if is_over and missing > 0 and nodes and lost_head:
-        missing -= 1
-        notes.append(
-            f"the run folder of {lost_head}, which collected the run, is not here, and what its "
-            "ranks did is missing: `traceml recover RUN FOLDER` with it adds that"
-        )
+    if is_over and own is not None and own.way is not NodeWay.HEAD and own.head_machine:
+        if not nodes:
+            notes.append(_about_one_machine(own))
+        elif missing > 0 and own.has_known_head:
+            missing -= 1
+            notes.append(
+                f"the run folder of {own.head_machine}, which collected the run, is not here, and "
+                "what its ranks did is missing: `traceml recover RUN FOLDER` with it adds that"
+            )
     if is_over and missing > 0 and nodes:
         notes.append(
             f"{count(missing, 'node')} of {expected} never reached the machine that collects "
@@ -210,6 +209,19 @@ def notes_about_nodes(
             f"{'was' if times == 1 else 'were'} refused: nothing of it is in the records"
         )
     return notes
+
+
+def _about_one_machine(state: NodeState) -> str:
+    """Returns what is said of the folder of one machine of several, which is not the head."""
+    head = (
+        f"its run was collected on {state.head_machine}, and"
+        if state.has_known_head
+        else f"{state.head_machine}, which --head names, has taken none;"
+    )
+    return (
+        f"these are the records of one machine alone: {head} `traceml recover RUN FOLDER …` puts "
+        "the run folders of all machines together"
+    )
 
 
 def closing_words(folder: Path) -> str | None:
@@ -231,6 +243,12 @@ def closing_words(folder: Path) -> str | None:
             f"`traceml recover {shell_word(state.head_folder)}` writes it"
         )
     why = f" ({state.trouble})" if state.trouble else ""
+    if not state.has_known_head:
+        return (
+            f"{state.head_machine}, which --head names, has taken no records of "
+            f"{state.hostname}{why}; they are kept in {folder}: `traceml recover RUN "
+            f"{folder.name}` adds them to the run folder of another machine of the job"
+        )
     return (
         f"{state.head_machine}, which collects the run, has not got all records of "
         f"{state.hostname}{why}; they are kept in {folder}: copy that to "
