@@ -14,11 +14,11 @@ from traceml.model.errors import UsageError
 SCRIPT = "open('started', 'w').close()"
 
 
-def _refuse(arguments: list[str], cwd: Path) -> Finished:
+def _refuse(arguments: list[str], cwd: Path, env: dict[str, str] | None = None) -> Finished:
     """Run what must not run; the one line says why."""
     if not (cwd / "train.py").exists():
         (cwd / "train.py").write_text(SCRIPT)
-    done = run_traceml(["run", *arguments], cwd)
+    done = run_traceml(["run", *arguments], cwd, env=env)
     assert done.status == 2
     assert done.stdout == ""
     assert done.stderr.count("\n") == 1
@@ -64,6 +64,14 @@ def _refuse(arguments: list[str], cwd: Path) -> Finished:
 )
 def test_what_cannot_be_run_is_said(tmp_path: Path, arguments: list[str], words: str) -> None:
     assert words in _refuse(arguments, tmp_path).stderr
+    assert list(tmp_path.iterdir()) == [tmp_path / "train.py"]
+
+
+def test_a_head_does_not_take_the_port_at_which_the_ranks_meet(tmp_path: Path) -> None:
+    where = ["--nnodes=2", "--node-rank=0", "--master-addr=127.0.0.1", "--master-port=7654"]
+    token = {"TRACEML_TOKEN": "a-token"}
+    done = _refuse([*where, "--head=localhost:7654", "train.py"], tmp_path, token)
+    assert "--head localhost:7654 is where the ranks themselves meet" in done.stderr
     assert list(tmp_path.iterdir()) == [tmp_path / "train.py"]
 
 

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from traceml.launch.command import Cluster, for_script, isolated_python, subject
+from traceml.launch.command import (
+    Cluster,
+    for_script,
+    isolated_python,
+    meeting_point,
+    subject,
+)
 
 
 @pytest.mark.parametrize(
@@ -41,6 +47,28 @@ def test_an_isolated_python_is_recognised(words: str, option: str | None) -> Non
 )
 def test_a_command_is_named_after_what_it_runs(words: str, name: str) -> None:
     assert subject(words.split()) == name
+
+
+MASTER = {"MASTER_ADDR": "host-e", "MASTER_PORT": "1234"}
+
+
+@pytest.mark.parametrize(
+    ("words", "environment", "place"),
+    [
+        ("torchrun --nnodes=2 --master-addr=a --master-port=77 t.py", {}, ("a", 77)),
+        ("torchrun --nnodes 2 --master_addr a t.py", MASTER, ("a", 29500)),
+        ("torchrun --nnodes=1:4 --rdzv-endpoint=[::1]:88 t.py", MASTER, ("::1", 88)),
+        ("torchrun --nnodes=2 --rdzv_endpoint a t.py", {}, ("a", 29400)),
+        ("srun python t.py --master-port 5", MASTER, ("host-e", 1234)),
+        ("srun python t.py", {}, None),
+        ("torchrun --standalone t.py", {}, None),
+        ("torchrun --nnodes 2 --master-addr a --master-port $PORT t.py", {}, None),
+    ],
+)
+def test_where_the_ranks_meet(
+    words: str, environment: dict[str, str], place: tuple[str, int] | None
+) -> None:
+    assert meeting_point(words.split(), environment) == place
 
 
 @pytest.mark.parametrize(

@@ -28,11 +28,18 @@ from traceml.model.launcher_place import (
     slurm_restarts,
     spans_machines,
 )
+from traceml.model.node import HeadAddress
 from traceml.model.run import Manifest
 from traceml.model.secrets import masked
 from traceml.model.tracker import LOG_TO_MARK, closing_messages
 from traceml.store import folder as folders
-from traceml.store.node_folders import closing_words, leave_head, node_name, parse_head
+from traceml.store.node_folders import (
+    closing_words,
+    leave_head,
+    node_name,
+    parse_head,
+    resolve,
+)
 from traceml.store.shared_names import note_wanted_name, settle
 
 LIVE_MODES = ("cli", "dashboard")
@@ -63,8 +70,8 @@ class RunOptions:
     nodes: int = 1
     node_rank: int = 0
     """Which of the job's machines this is, as far as the launcher knows."""
-    head: str | None = None
-    """`HOST:PORT` of the machine that gets the records of all; `None`: the ranks find out."""
+    head: HeadAddress | None = None
+    """The machine that gets the records of all; `None`: the ranks find out."""
     working_folder: str | None = None
     """Where the command runs; `None` means here."""
     notify: tuple[str, ...] = ()
@@ -78,7 +85,6 @@ def run(command: list[str], subject: str, options: RunOptions) -> tuple[int, Pat
     and where no folder can be created: then training runs anyway. Raises UsageError where the run's
     name is invalid or taken.
     """
-    head = None if options.head is None else parse_head(options.head, os.environ.get(TOKEN, ""))
     tasks = TasksOnMachine.of_launcher()
     try:
         found = None if tasks is None else tasks.find_run()
@@ -86,8 +92,8 @@ def run(command: list[str], subject: str, options: RunOptions) -> tuple[int, Pat
             environment = _environment(found, options)
             return supervise.run_untraced(command, environment), None
         folder = new_run(subject, command, options)
-        if head is not None:
-            leave_head(folder, head)
+        if options.head is not None:
+            leave_head(folder, options.head)
     except OSError as error:
         if tasks is not None:
             tasks.tell(None)
@@ -112,6 +118,19 @@ def run(command: list[str], subject: str, options: RunOptions) -> tuple[int, Pat
         for line in closing_messages(folder):
             say(line)
     return status, folder
+
+
+def named_head(text: str, command: list[str]) -> HeadAddress:
+    """Returns the head that `--head` names; raises UsageError, also for the port at which the ranks
+    of the command meet: they could not if the head had it."""
+    head = parse_head(text, os.environ.get(TOKEN, ""))
+    host, port = commands.meeting_point(command, os.environ) or ("", 0)
+    if port == head.port and (resolve(host) or host) == (resolve(head.host) or head.host):
+        raise UsageError(
+            f"--head {text} is where the ranks themselves meet, and only one of both can have that "
+            f"port; expected another one that is free on {head.host}, the same on all machines"
+        )
+    return head
 
 
 def _say_what_is_missing(command: list[str]) -> None:

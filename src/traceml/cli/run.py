@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
-from traceml.api.run import RunOptions, run
+from traceml.api.run import RunOptions, named_head, run
 from traceml.cli.misplaced_words import join_words, refuse_launcher_option, refuse_misplaced
 from traceml.cli.parser import (
     CommandParser,
@@ -67,6 +68,8 @@ def main(words: list[str]) -> int:
             "nothing to run: no script and no command was given; "
             "say traceml run train.py, or traceml run -- torchrun train.py"
         )
+    is_named = options.head is not None and not options.disable_traceml
+    head = named_head(options.head, command) if is_named else None
     if cluster.nodes > 1:
         say(
             f"this is machine {cluster.node_rank} of {cluster.nodes} (counted from 0): training "
@@ -74,7 +77,8 @@ def main(words: list[str]) -> int:
         )
     if options.disable_traceml:
         return supervise.run_untraced(command, commands.untraced_environment(os.environ))
-    status, folder = run(command, subject, _run_options(options, cluster))
+    run_options = replace(_run_options(options, cluster), head=head)
+    status, folder = run(command, subject, run_options)
     show(folder)
     if options.html_report and folder is not None:
         _write_report(folder)
@@ -231,7 +235,6 @@ def _run_options(options: argparse.Namespace, cluster: commands.Cluster) -> RunO
         world_size=cluster.world_size if options.script else None,
         nodes=cluster.nodes,
         node_rank=cluster.node_rank or place_in_environment().node,
-        head=options.head,
         notify=tuple(options.notify),
     )
 

@@ -27,6 +27,8 @@ from traceml.model.environment import (
 from traceml.model.errors import UsageError, did_you_mean
 
 DEFAULT_MASTER_PORT = 29500
+DEFAULT_ENDPOINT_PORT = 29400
+"""torchrun's, for `--rdzv-endpoint` without a port."""
 INJECT = Path(__file__).parents[1] / "trace" / "inject"
 
 _PYTHON_SUFFIXES = (".py", ".pyw", ".pyc", ".pyz", ".zip")
@@ -207,6 +209,21 @@ def node_rank(command: Sequence[str]) -> int:
     where they do not."""
     said = _option(command, "--node-rank") if asks_for_machines(command) else None
     return int(said) if said is not None and said.isascii() and said.isdigit() else 0
+
+
+def meeting_point(command: Sequence[str], environment: Mapping[str, str]) -> tuple[str, int] | None:
+    """Returns the host and the port at which the ranks of a job on several machines meet, as the
+    options of torch's launcher, or else the environment, say it; `None` where they do not."""
+    host, port = environment.get("MASTER_ADDR", ""), environment.get("MASTER_PORT", "")
+    endpoint = _option(command, "--rdzv-endpoint") if asks_for_machines(command) else None
+    if endpoint:
+        host, _, port = endpoint.rpartition(":") if ":" in endpoint else (endpoint, "", "")
+        port = port or str(DEFAULT_ENDPOINT_PORT)
+    elif asks_for_machines(command):
+        host = _option(command, "--master-addr") or host
+        port = _option(command, "--master-port") or str(DEFAULT_MASTER_PORT)
+    is_known = host and port.isascii() and port.isdigit()
+    return (host.strip("[]"), int(port)) if is_known else None
 
 
 def _option(command: Sequence[str], name: str) -> str | None:
