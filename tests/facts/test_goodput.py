@@ -13,7 +13,8 @@ from failing import ENDED_UNIX_S, standing, unrecorded, with_stall
 from restarted_runs import LAUNCH_S, START_UP_S, STEP_S, Start, restarted
 from traceml.facts.gather import gather
 from traceml.facts.goodput import Goodput
-from traceml.model.failure import Doing
+from traceml.model.failure import Death, Doing
+from traceml.model.finding import Kind
 from traceml.model.record_layout import StepFlag
 from traceml.model.run import Ending
 from traceml.model.run_time import RunPart
@@ -81,6 +82,20 @@ def test_time_after_the_last_step_of_a_hang_is_the_hang():
     parts = goodput_of(run).parts_s
     assert parts[RunPart.HANG] == pytest.approx(52.6)
     assert parts[RunPart.SHUT_DOWN] == 0
+
+
+def test_time_in_which_ranks_wait_for_one_that_died_is_a_hang():
+    run = with_stall(
+        replace(make_run(ranks=2, noise=0.0), ending=Ending(ENDED_UNIX_S, exit_status=1)),
+        standing(0, Doing.COLLECTIVE, call="all_reduce"),
+    )
+    died = Death(1, 1001, STARTED_UNIX_S + 10, 137)
+    found = gather(replace(run, seen=replace(run.seen, deaths=(died,))))
+    assert found.stability.failure is not None
+    assert found.stability.failure.kind is Kind.KILLED
+    assert found.goodput is not None
+    assert found.goodput.parts_s[RunPart.HANG] == pytest.approx(52.6)
+    assert found.goodput.parts_s[RunPart.SHUT_DOWN] == 0
 
 
 def test_gpu_hours_count_the_gpus_of_each_attempt():

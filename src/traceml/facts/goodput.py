@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from traceml.facts.attempts import Attempt
-from traceml.model.finding import Kind
 from traceml.model.run_time import RunPart
 from traceml.store.attempt_groups import has_records, hosts_without_clock, span_unix_s
 from traceml.store.records import RankRecords, RunRecords
@@ -105,7 +104,7 @@ def _of_attempt(
 
 def _part_after(attempt: Attempt, attempts: Sequence[Attempt], is_over: bool) -> RunPart:
     """Returns the part to which the time after an attempt's last step belongs."""
-    if attempt.failure is not None and attempt.failure.kind is Kind.HANG:
+    if attempt.failure is not None and attempt.failure.has_hung:
         return RunPart.HANG
     if attempt.number < len(attempts):
         is_restarted = attempts[attempt.number].is_restart

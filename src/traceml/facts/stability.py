@@ -79,6 +79,8 @@ class Failure:
     """The ranks that the others waited for."""
     waiting: tuple[Standing, ...] = ()
     """The ranks that waited for others; one that trains alone waits for nobody."""
+    has_hung: bool = False
+    """Ranks hung until the end: what ended the run is a hang, or ranks waited for one that died."""
     alike: tuple[int, ...] = ()
     """Other ranks that raised the same exception by themselves."""
     others: tuple[FailureReport, ...] = ()
@@ -202,6 +204,10 @@ class _Search:
 
     def failure(self) -> Failure | None:
         """What explains the end; `None` where the run ended well, or goes on."""
+        found = self._cause()
+        return found and replace(found, has_hung=self._hang() is not None)
+
+    def _cause(self) -> Failure | None:
         if self._is_over and self._status == 0:
             return None
         raised = [each for each in self._reports if not each.is_handled]
