@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -18,11 +18,13 @@ from replay import ReplayedRing, with_part
 from run_folders import write_rank
 from traceml.agent import live
 from traceml.agent.live import Live
-from traceml.model.failure import Doing
+from traceml.model.failure import AgentSaw, Doing
 from traceml.model.node import NodeState, NodeWay
 from traceml.store import folder as folders
+from traceml.store.failures import write_seen
 from traceml.store.node_folders import NODES, write_node
 from traceml.store.records import RunRecords
+from traceml.store.samples import SampleFile
 from traceml.summaries.live_record import read_live
 
 CHANGE = {
@@ -255,15 +257,15 @@ def test_a_real_run_says_live_that_its_input_became_slow_and_prints_nothing_of_i
     assert change["summary"] not in said
 
 
-@pytest.mark.usefixtures("tireless")
-def test_the_head_names_a_late_rank_of_another_node(tmp_path: Path) -> None:
-    own, other = split_run(make_run(ranks=4, steps=100, slow_rank=3), nodes=2)
-    node = tmp_path / NODES / "host-b"
+def follow_as_head(folder: Path, run: RunRecords, ahead_s: float = 0.0) -> tuple[Live, Path]:
+    """Look at a run on two machines as the head does; returns the other one's folder, too."""
+    own, other = split_run(run, 2, ahead_s)
+    node = folder / NODES / "host-b"
     node.mkdir(parents=True)
     folders.write_manifest(node, other.manifest)
-    for place, name, way in ((tmp_path, "host-a", NodeWay.HEAD), (node, "host-b", NodeWay.HTTP)):
-        write_node(place, NodeState(RUN_ID, name, way=way))
-    followed, rings = Live(tmp_path, own.manifest), [ReplayedRing(rank) for rank in own.ranks]
+    write_node(folder, NodeState(RUN_ID, "host-a", way=NodeWay.HEAD))
+    write_node(node, NodeState(RUN_ID, "host-b", way=NodeWay.HTTP, clock_offset_s=ahead_s))
+    followed, rings = Live(folder, own.manifest), [ReplayedRing(rank) for rank in own.ranks]
     for first in range(0, 100, 20):
         for rank in other.ranks:
             write_rank(node, rank, first, first + 20)
@@ -272,6 +274,12 @@ def test_the_head_names_a_late_rank_of_another_node(tmp_path: Path) -> None:
             followed.recent.follow(ring, is_last=False)  # type: ignore[arg-type]
         followed.follow_nodes([rank.rank.pid for rank in own.ranks])
         followed.evaluate()
+    return followed, node
+
+
+@pytest.mark.usefixtures("tireless")
+def test_the_head_names_a_late_rank_of_another_node(tmp_path: Path) -> None:
+    follow_as_head(tmp_path, make_run(ranks=4, steps=100, slow_rank=3))
     state = json.loads((tmp_path / "live.json").read_bytes())
     assert state["summary"]["meta"]["world_size"] == 4
     late = [finding for finding in state["findings"] if finding["ranks"] == [3]]
@@ -283,3 +291,27 @@ def test_the_head_names_a_late_rank_of_another_node(tmp_path: Path) -> None:
     ]
     assert nodes[1]["slowest_rank"] == 3
     assert nodes[1]["metrics"]["own_time_ms"] > nodes[0]["metrics"]["own_time_ms"] + 5
+
+
+@pytest.mark.usefixtures("tireless")
+def test_the_head_names_the_rank_of_another_node_that_all_wait_for(tmp_path: Path) -> None:
+    run = make_run(ranks=4, steps=100)
+    followed, node = follow_as_head(tmp_path, run, ahead_s=300.0)
+    waiting = [standing(rank, Doing.COLLECTIVE, call="all_reduce") for rank in range(2)]
+    followed.recent.add_failures(with_stall(run, *waiting).seen)
+    there = [  # two machines have the same process numbers, and clocks of their own
+        replace(standing(2, Doing.COLLECTIVE, call="all_reduce"), pid=1000),
+        replace(standing(3, Doing.CODE, "train.py:30 in load"), pid=1001),
+    ]
+    (stall,) = with_stall(run, *there).seen.stalls
+    since_unix_s, seen_unix_s = stall.since_unix_s + 300.0, stall.seen_unix_s + 300.0
+    there_and_then = replace(stall, since_unix_s=since_unix_s, seen_unix_s=seen_unix_s)
+    write_seen(node, AgentSaw(stalls=(there_and_then,)))
+    SampleFile(node).append(replace(run.samples[-1], unix_s=seen_unix_s))  # its agent is there
+    for _ in range(10):
+        followed.follow_nodes([1000, 1001])
+        followed.evaluate()
+    (change,) = [change for change in changes(tmp_path) if change["kind"] == "HANG"]
+    assert change["ranks"] == [3]
+    assert "rank 3 of host-b stands at train.py:30 in load" in change["summary"]
+    assert "nodes/host-b/stacks/rank-3-" in change["action"]

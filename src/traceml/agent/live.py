@@ -87,6 +87,7 @@ class Live:
         self._rests_until_s = time.monotonic() + usual_s / self._core_share
 
     def _diagnose(self) -> None:
+        self.recent.add_failures_elsewhere(self._nodes.seen())
         records = self.recent.window()
         if records is None:
             return

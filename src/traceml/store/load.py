@@ -141,7 +141,7 @@ def load_run(folder: Path) -> RunRecords:
         metrics=metrics,
         artifacts=artifacts,
         reports=failures.in_order((each for part in parts for each in part.reports), numbers),
-        seen=failures.with_final_ranks(seen_by_all(parts), numbers),
+        seen=failures.with_final_ranks(seen_by_all([part.seen for part in parts]), numbers),
         lineage=own.lineage,
         stack_bursts=tuple(each for part in parts for each in part.stack_bursts),
         layers=tuple(each for part in parts for each in part.layers),

@@ -62,7 +62,7 @@ def bring_together(own: FolderRecords, others: list[tuple[NodeState, FolderRecor
         _shift_messages(part.messages, ahead_s)
         part.samples = shift_samples(part.samples, new, ahead_s)
         part.reports = tuple(_shift_report(each, new, ahead_s) for each in part.reports)
-        part.seen = _shift_seen(part.seen, new, ahead_s, PurePosixPath(NODES, state.name))
+        part.seen = shift_seen(part.seen, new, ahead_s, PurePosixPath(NODES, state.name))
         part.stack_bursts = tuple(_shift_burst(each, new, ahead_s) for each in part.stack_bursts)
         part.layers = tuple(replace(each, pid=new.get(each.pid, each.pid)) for each in part.layers)
         part.step_traces = tuple(_moved_traces(each, new, state) for each in part.step_traces)
@@ -149,20 +149,15 @@ def shift_rank(rank: Rank, pid: int, ahead_ns: int) -> Rank:
     )
 
 
-def seen_by_all(parts: Sequence[FolderRecords]) -> AgentSaw:
-    """Returns what the agents of all nodes saw go wrong."""
+def seen_by_all(seen: Sequence[AgentSaw]) -> AgentSaw:
+    """Returns what the agents of all nodes saw go wrong, given that of each on one clock."""
+    if len(seen) == 1:
+        return seen[0]
+    deaths = (each for part in seen for each in part.deaths)
     return AgentSaw(
-        deaths=tuple(
-            sorted((each for part in parts for each in part.seen.deaths), key=lambda d: d.unix_s)
-            if len(parts) > 1
-            else parts[0].seen.deaths
-        ),
-        stalls=(
-            merge_stalls([part.seen.stalls for part in parts])
-            if len(parts) > 1
-            else parts[0].seen.stalls
-        ),
-        scripts=tuple(each for part in parts for each in part.seen.scripts),
+        deaths=tuple(sorted(deaths, key=lambda death: death.unix_s)),
+        stalls=merge_stalls([part.stalls for part in seen]),
+        scripts=tuple(each for part in seen for each in part.scripts),
     )
 
 
@@ -236,10 +231,11 @@ def _shift_gpus(gpus: tuple[GpuSample, ...], ahead_s: float) -> tuple[GpuSample,
     )
 
 
-def _shift_seen(
+def shift_seen(
     seen: AgentSaw, pids: dict[int, int], ahead_s: float, folder: PurePosixPath
 ) -> AgentSaw:
-    """The same for what the node's agent saw go wrong; its stacks lie in the node's folder."""
+    """Returns what a node's agent saw go wrong, with other process numbers, on the head's clock;
+    its stacks lie in the node's folder."""
     return AgentSaw(
         deaths=tuple(
             replace(death, pid=pids.get(death.pid, death.pid), unix_s=death.unix_s - ahead_s)

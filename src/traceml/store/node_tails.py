@@ -10,20 +10,21 @@ import os
 import re
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import replace
-from pathlib import Path
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from traceml.model.errors import UnreadableRecords
+from traceml.model.failure import NOTHING_SEEN, AgentSaw
 from traceml.model.node import NodeState, NodeWay
 from traceml.model.sample import Sample
-from traceml.store import old_formats
+from traceml.store import failures, old_formats
 from traceml.store.load import by_final_rank
-from traceml.store.node_folders import node_folders, read_node
-from traceml.store.node_merge import PidTable, shift_rank, shift_samples
+from traceml.store.node_folders import NODES, node_folders, read_node
+from traceml.store.node_merge import PidTable, shift_rank, shift_samples, shift_seen
 from traceml.store.recent_steps import MAX_SAMPLES, MAX_STEPS, RecentSteps
 from traceml.store.records import STEP_DTYPE, NodeRecords, RunRecords
 from traceml.store.rings import RingHead, open_records, parse_head
@@ -111,6 +112,14 @@ class RecordTail:
             os.close(descriptor)
 
 
+@dataclass(frozen=True, slots=True)
+class _SeenOnNode:
+    """What a node's agent saw go wrong, by its file of this inode, size and time."""
+
+    version: tuple[int, int, int]
+    seen: AgentSaw
+
+
 class NodeTails:
     """Follows the processes of a run's other nodes, for the agent of its head."""
 
@@ -123,6 +132,9 @@ class NodeTails:
         self._states: dict[Path, NodeState] = {}
         """What each node's folder said about it when it was last looked at."""
         self._samples: dict[Path, SampleTail] = {}
+        self._seen: dict[Path, _SeenOnNode] = {}
+        self._pids_without_steps: dict[tuple[Path, int], int] = {}
+        """The numbers of processes that a node's agent names and that have no steps here."""
 
     def follow(self, recent: RecentSteps, own_pids: Iterable[int]) -> bool:
         """Adds what is new to the last steps; returns whether other nodes have sent any.
@@ -145,7 +157,48 @@ class NodeTails:
                 with suppress(UnreadableRecords, OSError):  # only just made, or gone meanwhile
                     if not tail.is_over and tail.grow(name, size, self._pids, ahead_ns):
                         self._add(recent, tail)
+            self._read_seen(node)
         return bool(self._processes)
+
+    def seen(self) -> tuple[AgentSaw, ...]:
+        """Returns what the agents of the other nodes saw go wrong, on the head's clock, as of the
+        last look; of most runs nothing."""
+        wrong = {node: each.seen for node, each in self._seen.items() if each.seen != NOTHING_SEEN}
+        return tuple(
+            shift_seen(
+                seen,
+                self._pids_on(node, seen),
+                self._states[node].clock_offset_s or 0.0,
+                PurePosixPath(NODES, node.name),
+            )
+            for node, seen in wrong.items()
+        )
+
+    def _read_seen(self, node: Path) -> None:
+        """Reads what a node's agent saw, where that has changed."""
+        state, before = self._states.get(node), self._seen.get(node)
+        try:
+            found = (node / failures.SEEN).stat(follow_symlinks=False)
+        except OSError:  # nothing has gone wrong there
+            return
+        version = (found.st_ino, found.st_size, found.st_mtime_ns)
+        if state is not None and (before is None or before.version != version):
+            self._seen[node] = _SeenOnNode(version, failures.read_seen(node, state.hostname))
+
+    def _pids_on(self, node: Path, seen: AgentSaw) -> dict[int, int]:
+        """Returns the numbers, among those of all nodes, of the processes that a node's agent
+        names."""
+        known = {
+            tail.own_pid: tail.pid
+            for path, tail in self._processes.items()
+            if path.parent == node and tail.own_pid is not None and tail.pid is not None
+        }
+        named = {each.pid for stall in seen.stalls for each in stall.ranks}
+        for pid in (named | {death.pid for death in seen.deaths}) - known.keys():
+            if (node, pid) not in self._pids_without_steps:
+                self._pids_without_steps[node, pid] = self._pids.of_process(pid)
+            known[pid] = self._pids_without_steps[node, pid]
+        return known
 
     def nodes(self, window: RunRecords) -> tuple[NodeRecords, ...]:
         """Returns the machines of these last steps, the head first, with their last samples; none

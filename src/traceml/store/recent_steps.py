@@ -25,6 +25,7 @@ from traceml.model.settings import Settings
 from traceml.store import failures, logged
 from traceml.store.attempt_groups import group_lives
 from traceml.store.load import by_final_rank, rank_records
+from traceml.store.node_merge import seen_by_all
 from traceml.store.records import BLOCK_DTYPE, STEP_DTYPE, LoggedMetric, RankRecords, RunRecords
 from traceml.store.restarted_ranks import ProcessSpan, number_ranks, restarts_by_rank
 from traceml.store.rings import RingHead
@@ -158,6 +159,7 @@ class RecentSteps:
         """By process: where it last said that it stands in the device mesh."""
         self._bursts: deque[StackBurst] = deque(maxlen=MAX_BURSTS)
         self._seen = NOTHING_SEEN
+        self._seen_elsewhere: tuple[AgentSaw, ...] = ()
         self._is_new = False
         self._news_looks = 0
 
@@ -226,6 +228,12 @@ class RecentSteps:
             self._seen = seen
             self._news_looks = NEWS_LOOKS
 
+    def add_failures_elsewhere(self, seen: tuple[AgentSaw, ...]) -> None:
+        """The same for what the agents of other nodes observed, on this one's clock."""
+        if seen != self._seen_elsewhere:
+            self._seen_elsewhere = seen
+            self._news_looks = NEWS_LOOKS
+
     def window(self) -> RunRecords | None:
         """Returns the last steps as a run; `None` where there is no news since the last call.
 
@@ -260,7 +268,9 @@ class RecentSteps:
             stack_bursts=tuple(self._bursts),
             metrics=self._metrics(),
             reports=self._of_this_start(one_each),
-            seen=failures.with_final_ranks(self._seen, _numbers(one_each)),
+            seen=failures.with_final_ranks(
+                seen_by_all([self._seen, *self._seen_elsewhere]), _numbers(one_each)
+            ),
         )
 
     def _number_attempts(self) -> None:

@@ -38,7 +38,7 @@ def run_so_far(nodes: Sequence[NodeFollower]) -> RunRecords:
         processes=processes,
         starts=tuple(each for part in parts for each in part.starts),
         reports=failures.in_order((each for part in parts for each in part.reports), numbers),
-        seen=failures.with_final_ranks(seen_by_all(parts), numbers),
+        seen=failures.with_final_ranks(seen_by_all([part.seen for part in parts]), numbers),
     )
 
 
