@@ -298,7 +298,7 @@ def test_the_head_names_the_rank_of_another_node_that_all_wait_for(tmp_path: Pat
     run = make_run(ranks=4, steps=100)
     followed, node = follow_as_head(tmp_path, run, ahead_s=300.0)
     waiting = [standing(rank, Doing.COLLECTIVE, call="all_reduce") for rank in range(2)]
-    followed.recent.add_failures(with_stall(run, *waiting).seen)
+    followed.add_failures(with_stall(run, *waiting).seen)
     there = [  # two machines have the same process numbers, and clocks of their own
         replace(standing(2, Doing.COLLECTIVE, call="all_reduce"), pid=1000),
         replace(standing(3, Doing.CODE, "train.py:30 in load"), pid=1001),
@@ -315,3 +315,21 @@ def test_the_head_names_the_rank_of_another_node_that_all_wait_for(tmp_path: Pat
     assert change["ranks"] == [3]
     assert "rank 3 of host-b stands at train.py:30 in load" in change["summary"]
     assert "nodes/host-b/stacks/rank-3-" in change["action"]
+
+
+@pytest.mark.usefixtures("tireless")
+def test_the_head_tells_a_stall_only_when_the_other_nodes_could_say_what_they_see(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make_run(ranks=4, steps=100)
+    followed, _ = follow_as_head(tmp_path, run)
+    waiting = [standing(rank, Doing.COLLECTIVE, call="all_reduce") for rank in range(2)]
+    seen = with_stall(run, *waiting).seen
+    for passed_s, expected in ((1.0, 0), (4.0, 1)):
+        unix_s = seen.stalls[0].noticed_unix_s + passed_s
+        monkeypatch.setattr(live.time, "time", lambda unix_s=unix_s: unix_s)
+        for _ in range(10):
+            followed.add_failures(seen)
+            followed.evaluate()
+        hangs = [change for change in changes(tmp_path) if change["kind"] == "HANG"]
+        assert len(hangs) == expected

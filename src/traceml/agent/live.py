@@ -17,6 +17,7 @@ from traceml.diagnose.live_findings import LiveDiagnosis, LiveSection, new_leads
 from traceml.diagnose.user_code import wants_looks
 from traceml.facts.facts import Facts
 from traceml.facts.recent_window import MIN_STEPS, gather_recent
+from traceml.model.failure import AgentSaw
 from traceml.model.finding import Finding, Section
 from traceml.model.run import Manifest
 from traceml.store.line_files import LiveFiles
@@ -38,6 +39,9 @@ thousand every two seconds or so."""
 MAX_JOINED_SHARE = 0.0025
 """The same for another node, whose findings the head shows: its own say whose stacks to look at."""
 
+OTHERS_TELL_S = 3.0
+"""What other agents see of a stall is here by then: they look once a second, and send as often."""
+
 _encoder = msgspec.json.Encoder()
 
 
@@ -51,6 +55,8 @@ class Live:
         """The last steps, and what was sampled and reported meanwhile; others add to it."""
         self.recent.add_messages(earlier_params(folder))  # an agent before us has heard them
         self._nodes = NodeTails(folder)
+        self._has_nodes = False
+        """Whether other nodes have sent steps."""
         usable = cores(Cgroup().cpu_quota_cores()) or 1.0
         self._own_share = min(MAX_CORE_SHARE, MACHINE_SHARE * usable)
         self._core_share = self._own_share
@@ -65,12 +71,21 @@ class Live:
 
     def follow_nodes(self, own_pids: Iterable[int]) -> None:
         """Reads what other nodes have sent since the last time."""
-        has_nodes = self._nodes.follow(self.recent, own_pids)
-        self._core_share = MAX_HEAD_SHARE if has_nodes else self._own_share
+        self._has_nodes = self._nodes.follow(self.recent, own_pids)
+        self._core_share = MAX_HEAD_SHARE if self._has_nodes else self._own_share
 
     def leave_to_head(self) -> None:
         """Evaluates rarely from now on: the head evaluates the ranks of all nodes."""
         self._core_share = MAX_JOINED_SHARE
+
+    def add_failures(self, seen: AgentSaw) -> None:
+        """Adds what the agent observed. On the head of several nodes a new stall is held back for a
+        moment: the rank that all wait for may be one of another node, whose agent says so soon."""
+        if self._has_nodes:
+            noticed_by_unix_s = time.time() - OTHERS_TELL_S
+            older = (each for each in seen.stalls if each.noticed_unix_s <= noticed_by_unix_s)
+            seen = replace(seen, stalls=tuple(older))
+        self.recent.add_failures(seen)
 
     def evaluate(self) -> None:
         """Diagnoses the last steps, if there is news and recent evaluations were cheap enough.

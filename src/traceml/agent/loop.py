@@ -326,7 +326,7 @@ class Agent:
             self._live.leave_to_head()
 
     def _show_live(self) -> None:
-        self._live.recent.add_failures(self._watch.seen)
+        self._live.add_failures(self._watch.seen)
         self._live.evaluate()
 
     # Sampling
