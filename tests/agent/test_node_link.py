@@ -398,6 +398,8 @@ def pieces(*found: FilePiece) -> bytes:
 
 GREETING = json.dumps({"name": "host-b", "node_id": "7"}).encode()
 TO_HOST_B = "/v1/pieces?node=host-b"
+ONE_FIELD_MORE = b"\x91\x96\xa1a\x00\xc4\x00\xc0\xc2"
+NESTED = ONE_FIELD_MORE + b"\x91" * 300_000
 
 
 @pytest.mark.parametrize(
@@ -412,6 +414,7 @@ TO_HOST_B = "/v1/pieces?node=host-b"
         (lambda s: ask(s, zlib.compress(bytes(1 << 24)), TO_HOST_B), 413, "size"),
         (lambda s: ask(s, pieces(FilePiece("../run.json", 0, b"{}")), TO_HOST_B), 400, "path"),
         (lambda s: ask(s, b"neither", TO_HOST_B), 400, "request"),
+        (lambda s: ask(s, zlib.compress(NESTED), TO_HOST_B), 400, "request"),
         (lambda s: ask(s, b"[]"), 400, "request"),
         (lambda s: ask(s, b"", "/etc/passwd"), 404, "request"),
         (lambda s: ask(s, pieces(), "/v1/pieces?node=stranger"), 404, "request"),
@@ -426,6 +429,7 @@ TO_HOST_B = "/v1/pieces?node=host-b"
         "megabytes once it is unpacked",
         "a name that leaves the folder",
         "no pieces",
+        "lists in lists in a piece",
         "no greeting",
         "another page",
         "a node that did not greet",

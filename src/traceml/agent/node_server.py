@@ -357,7 +357,7 @@ def _unpack(body: bytes) -> list[FilePiece]:
                 HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "size", f"pieces may have {most} bytes"
             )
         return _pieces.decode(content)
-    except (zlib.error, msgspec.MsgspecError):
+    except (zlib.error, msgspec.MsgspecError, RecursionError):  # the last for lists in lists
         raise RefusedRequest(HTTPStatus.BAD_REQUEST, "request", "no pieces of files") from None
 
 

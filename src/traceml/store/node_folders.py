@@ -164,7 +164,7 @@ _REFUSALS = {
     "token": "without the run's token",
     "run": "of another run",
     "version": "of another version of TraceML",
-    "path": "with a file name that leaves the node's folder",
+    "path": "with pieces of files that no machine sends",
     "size": "larger than a request may be",
     "request": "that were no requests of TraceML's",
 }
