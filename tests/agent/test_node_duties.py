@@ -6,6 +6,7 @@ import json
 import os
 import socket
 import tempfile
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
@@ -27,6 +28,7 @@ from traceml.model.node import (
     HEAD_MARK,
     HEAD_WANTED_MARK,
     JOIN_MARK,
+    JOINED_MARK,
     ORIGIN_MARK,
     HeadAddress,
     NodeWay,
@@ -248,6 +250,19 @@ def test_the_head_waits_for_a_node_whose_link_has_only_just_been_mended(
             has_waited.set()
         assert delivered.result()
     assert is_waited_for
+
+
+@pytest.mark.parametrize(("known_for_s", "is_short"), [(0.0, True), (3600.0, False)])
+def test_a_node_that_never_came_is_waited_for_in_a_young_job_alone(
+    head: NodeDuties, monkeypatch: pytest.MonkeyPatch, known_for_s: float, is_short: bool
+):
+    folders.write_mark(Path(address_of(head).folder), JOINED_MARK, "1")
+    monkeypatch.setattr(node_duties, "HEAD_WAITS_S", 20.0 if is_short else 3.0)
+    monkeypatch.setattr(node_duties, "FIRST_NODE_WAIT_S", 0.1)
+    monkeypatch.setattr(node_duties, "KNOWN_FOR_S", known_for_s)
+    began_s = time.monotonic()
+    head.wait_for_nodes()
+    assert (time.monotonic() - began_s < 3.0) == is_short
 
 
 def test_a_node_whose_head_is_gone_says_how_to_go_on(

@@ -60,7 +60,10 @@ SILENT_WAIT_S = 6.0
 """How long it waits for one that is silent: its link may only just work again."""
 FIRST_NODE_WAIT_S = 6.0
 """How long it waits for a first one, where rank 0 did not say how many know the head: it may have
-died, and a short job is over before they have found each other."""
+died, and a short job is over before they have found each other. And for all that know the head,
+where …"""
+KNOWN_FOR_S = 60.0
+"""… it has listened for so long: a node of which nothing was heard in that time cannot reach it."""
 ORIGIN_TIMEOUT_S = 15.0
 """How long a node waits until the agent of the command that began the run is its head."""
 PORT_TIMEOUT_S = 30.0
@@ -78,6 +81,7 @@ class NodeDuties:
         self._folder = folder
         self._said = said
         self._server: HeadServer | None = None
+        self._listens_since_s = 0.0
         self._link: NodeLink | None = None
         self._joined: HeadAddress | None = None
         self._cannot_be_head = False
@@ -161,6 +165,7 @@ class NodeDuties:
         )
         if self._server is None:
             return  # the next look tries again
+        self._listens_since_s = time.monotonic()
         address = self._server.address
         folders.write_atomically(self._folder / NODES / SHARED_MARK, address.nonce.encode())
         write_node(
@@ -192,12 +197,12 @@ class NodeDuties:
         if self._server is None:
             return
         began_s, joined = time.monotonic(), self._joined_nodes()
+        is_known_for_long = began_s - self._listens_since_s > KNOWN_FOR_S
+        first_wait_s = FIRST_NODE_WAIT_S if joined is None or is_known_for_long else HEAD_WAITS_S
+        expected = 1 if joined is None else joined
         while (waited_s := time.monotonic() - began_s) < HEAD_WAITS_S:
             waits = self._server.unfinished_nodes().values()
-            heard = self._server.node_count
-            have_come = (
-                heard >= joined if joined is not None else heard or waited_s > FIRST_NODE_WAIT_S
-            )
+            have_come = self._server.node_count >= expected or waited_s > first_wait_s
             is_silent = waited_s > SILENT_WAIT_S and all(
                 silent_s is not None and silent_s > HEAD_SILENCE_S for silent_s in waits
             )
