@@ -252,6 +252,23 @@ def test_the_head_waits_for_a_node_whose_link_has_only_just_been_mended(
     assert is_waited_for
 
 
+def test_a_link_to_a_head_that_is_another_one_ends(head: NodeDuties, tmp_path: Path):
+    folder, address = tmp_path / "elsewhere" / "run", replace(address_of(head), nonce="")
+    with socket.create_server(("127.0.0.1", 0)) as somebody_else:  # who does not answer
+        wrong = replace(address, port=somebody_else.getsockname()[1], run_id="another")
+        duties = join(folder, wrong)
+        before = duties._link
+        assert before is not None
+        somebody_else.accept()
+        folders.write_mark(folder, JOIN_MARK, json.dumps(asdict(address)))
+        duties.look()
+        before.update(trouble="of no interest any more")
+        assert duties.deliver()
+    wait_until(lambda: not before._thread.is_alive(), "the first link ends")
+    state = read_node(folder)
+    assert state is not None and (state.run_id, state.trouble) == (address.run_id, None)
+
+
 @pytest.mark.parametrize(("known_for_s", "is_short"), [(0.0, True), (3600.0, False)])
 def test_a_node_that_never_came_is_waited_for_in_a_young_job_alone(
     head: NodeDuties, monkeypatch: pytest.MonkeyPatch, known_for_s: float, is_short: bool

@@ -225,6 +225,8 @@ class NodeDuties:
     def _join(self, address: HeadAddress) -> None:
         """Begins to send to a head; raises OSError, such as for a full disk: then it is tried
         again."""
+        if self._link is not None:
+            self._link.stop()  # its head was another one, or has another address now
         state = read_node(self._folder)
         if state is None or state.run_id != address.run_id:
             state = self._new_state(address)

@@ -230,6 +230,7 @@ class NodeLink:
         self._lock = Lock()
         self._wake = Event()
         self._is_ending = False
+        self._is_replaced = False
         self._delivered = Event()
         self._over = Event()
         self._clock_due_s = 0.0
@@ -248,6 +249,14 @@ class NodeLink:
     def start(self) -> None:
         """Begins to send, in a thread of its own."""
         self._thread.start()
+
+    def stop(self) -> None:
+        """Ends the link without a last word, because another one takes its place: it sends nothing
+        more to its head, and `node.json` is no longer its to change."""
+        with self._lock:
+            self._is_replaced = True
+        self._over.set()
+        self._wake.set()
 
     def finish(self, timeout_s: float, is_whole: bool = True, notes: Sequence[str] = ()) -> bool:
         """Sends what is left; returns whether the head has confirmed all of it in time.
@@ -307,7 +316,7 @@ class NodeLink:
             where = {"head_machine": found.machine, "head_folder": found.folder}
             self.update(name=name, **where)
             self._changes.begin_from(found.files)
-        while True:
+        while not self._is_replaced:
             self._look_at_clock(client)
             self._forget_trouble()
             is_last = self._is_ending  # asked before: what was written until then is sent
@@ -374,6 +383,8 @@ class NodeLink:
     def update(self, **fields: Any) -> None:
         """Changes what `node.json` says; from any thread."""
         with self._lock:
+            if self._is_replaced:
+                return
             state = self._state()
             changed = replace(state, **fields)
             try:
