@@ -311,7 +311,7 @@ def test_a_link_that_cannot_begin_says_so_and_is_tried_again(
     link.start()
     wait_until(lambda: bool((found := read_node(node)) and found.trouble), "it is noted")
     assert "No such file" in said[0]
-    shutil.copy(CERTIFICATE, authority)
+    shutil.copy(CERTIFICATE, tmp_path / "copied.pem").replace(authority)  # at once
     wait_for_copy(node, head)
     assert link.finish(60)
     state = read_node(node)
