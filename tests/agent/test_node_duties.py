@@ -134,7 +134,7 @@ def test_a_shared_folder_is_moved_into_the_heads_and_stays_where_it_was_for_trai
 ):
     node = tmp_path / "logs" / "job.host-b"
     duties = join(node, address_of(head))
-    there = Path(address_of(head).folder) / NODES / socket.gethostname()
+    there = Path(address_of(head).folder) / NODES / f"{socket.gethostname()}-2"
     assert node.is_symlink() and node.resolve() == there
     (node / "agent_saw.json").write_text("{}")  # as processes do that know the old path
     assert (there / "agent_saw.json").exists()
@@ -210,7 +210,7 @@ def test_a_folder_that_is_not_shared_is_sent(
     duties = join(node, address)
     assert duties.deliver()
     assert not node.is_symlink()
-    copy = Path(address_of(head).folder) / NODES / socket.gethostname()
+    copy = Path(address_of(head).folder) / NODES / f"{socket.gethostname()}-2"
     state = read_node(copy)
     assert state is not None and state.way is NodeWay.HTTP and state.is_finished
     assert "the summary of all machines is" in str(closing_words(node))

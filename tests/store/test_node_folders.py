@@ -189,6 +189,23 @@ def test_a_head_that_was_lost_is_named(tmp_path: Path):
     assert note.startswith("the run folder of host-a, which collected the run, is not here")
 
 
+def test_nodes_that_all_have_one_hostname_have_names_of_their_own(tmp_path: Path):
+    """As containers often do; the head, too, and also where its own name was not kept free."""
+    first, *others = write_nodes(tmp_path, 3, run=make_run(ranks=3))
+    for folder in (first, *others):
+        state = read_node(folder)
+        assert state is not None
+        write_node(folder, replace(state, name="one", hostname="one", node_id=folder.parent.name))
+    assert free_name(first / NODES, "one") == "one-2"
+    recover(first, others)
+    recover(first, others)  # again, which adds nothing
+    names = [node.state.name for node in load_run(first).nodes]
+    assert names == ["one", "one-2", "one-3"]
+    (first / NODES / "one-2").rename(first / NODES / "one")
+    assert [node.state.name for node in load_run(first).nodes] == ["one-1", "one", "one-3"]
+    assert len(summarise(first).nodes) == 3
+
+
 def test_a_head_that_was_named_and_never_answered_has_collected_nothing(tmp_path: Path):
     folders_of_nodes = write_nodes(tmp_path, nodes=3, run=make_run(ranks=6))
     for folder in folders_of_nodes:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from traceml.model.errors import UnreadableRecords, UsageError
+from traceml.model.errors import TraceMLError, UnreadableRecords, UsageError
 from traceml.model.node import NodeState, NodeWay
 from traceml.model.rank import Rank
 from traceml.store import folder as folders
@@ -47,10 +47,11 @@ def add_node(head: Path, folder: Path, is_finished: bool) -> None:
     if state is None:
         hostname = folders.read_manifest(folder).hostname
         state = NodeState(ours.run_id if ours else "", node_name(hostname), hostname=hostname)
-        state = replace(state, name=_name_of_unknown(head, folder, state.name))
-    target = head / NODES / state.name
+    name = _name_at_head(head, folder, state)
+    target = head / NODES / name
     copy_folder(folder, target)
-    write_node(target, replace(state, is_finished=state.is_finished or is_finished))
+    finished = state.is_finished or is_finished
+    write_node(target, replace(state, name=name, is_finished=finished))
 
 
 def _proven_state(folder: Path) -> NodeState | None:
@@ -67,14 +68,20 @@ def mark_finished(folder: Path, is_finished: bool) -> None:
         write_node(folder, replace(state, is_finished=True))
 
 
-def _name_of_unknown(head: Path, folder: Path, name: str) -> str:
-    """Returns the name for a node that never reached the head: that of the copy that an earlier
-    recovery made, or a free one."""
+def _name_at_head(head: Path, folder: Path, state: NodeState) -> str:
+    """Returns the name for a node: that of its copy at the head, also one that an earlier recovery
+    made; or a free one, where another node has its hostname and came first."""
     manifest = folders.read_manifest(folder)
     for known in node_folders(head):
-        if folders.read_manifest(known) == manifest:
+        there = read_node(known)
+        if there is not None and there.node_id and there.node_id == state.node_id:
             return known.name
-    return free_name(head / NODES, name)
+        try:
+            if folders.read_manifest(known) == manifest:
+                return known.name
+        except TraceMLError:
+            continue  # a damaged copy: reading it says so
+    return free_name(head / NODES, state.name)
 
 
 def _require_same_run(

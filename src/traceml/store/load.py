@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import chain
+from itertools import count as count_from
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -263,7 +265,13 @@ def _nodes(
     if not others and (head is None or head.way is not NodeWay.HEAD):
         return ()
     head = head or NodeState("", own.manifest.hostname or "head", hostname=own.manifest.hostname)
-    head = replace(head, way=NodeWay.HEAD, clock_offset_s=0.0, clock_uncertainty_s=0.0)
+    head = replace(
+        head,
+        name=_name_beside(head.name, {state.name for state, _ in others}),
+        way=NodeWay.HEAD,
+        clock_offset_s=0.0,
+        clock_uncertainty_s=0.0,
+    )
     return tuple(
         NodeRecords(
             state=state,
@@ -276,6 +284,13 @@ def _nodes(
             pids=tuple(sorted({p.rank.pid for p in part.processes})),
         )
         for state, part in [(head, own), *others]
+    )
+
+
+def _name_beside(name: str, others: Collection[str]) -> str:
+    """Returns the head's name, told from those of the other nodes: all may have one hostname."""
+    return next(
+        each for each in chain([name], (f"{name}-{n}" for n in count_from(1))) if each not in others
     )
 
 

@@ -86,8 +86,12 @@ def node_name(hostname: str) -> str:
 
 
 def free_name(nodes: Path, name: str, taken: Collection[str] = ()) -> str:
-    """Returns the name, or the next one with a number where a folder or another node has it."""
+    """Returns the name, or the next one with a number where a folder or another node has it: the
+    head has one, too, and no folder here."""
     there = {path.name for path in nodes.iterdir()} if nodes.is_dir() else set()
+    head = read_node(nodes.parent)
+    if head is not None:
+        there.add(head.name)
     number, free = 2, name
     while free in there or free in taken:
         number, free = number + 1, f"{name}-{number}"
