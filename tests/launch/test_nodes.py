@@ -595,3 +595,27 @@ def test_a_head_whose_own_hosts_file_calls_it_loopback_is_reached_by_others(tmp_
         machines.start(0, command, before=f"mount --bind {hosts} /etc/hosts").wait(TIMEOUT_S)
         printed = (machines.folder(0) / "out.txt").read_text().strip()
         assert printed == f"{machines.address(0)}:7654", machines.said(0)
+
+
+# Containers
+
+
+@pytest.fixture(scope="module")
+def one_name_job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job]:
+    """Ranks that people start by hand in containers that have one hostname, on one machine."""
+    place = tmp_path_factory.mktemp("containers")
+    with Machines(3, place) as machines:
+        started = []
+        for number in range(3):
+            told = {"RANK": str(number), "WORLD_SIZE": "3"}
+            told |= {"MASTER_ADDR": machines.address(0), "MASTER_PORT": "29533"}
+            run = [TRACEML, "run", SCRIPT, "--run-name=job", "--args", "--steps", "40"]
+            started.append(machines.start(number, run, told, before="hostname one"))
+        yield Job(machines, [each.wait(TIMEOUT_S) for each in started])
+
+
+def test_containers_of_one_name_on_one_machine_are_one_run(one_name_job: Job):
+    assert one_name_job.statuses == [0, 0, 0], one_name_job.machines.said(0)
+    nodes = {node["name"]: node["ranks"] for node in one_name_job.summary["nodes"]}
+    assert sorted(nodes) == ["one", "one-2", "one-3"]
+    assert nodes["one"] == [0] and sorted(nodes["one-2"] + nodes["one-3"]) == [1, 2]

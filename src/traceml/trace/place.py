@@ -13,6 +13,8 @@ from traceml.model.environment import RING_FOLDER, RUN_FOLDER, SCRIPT
 from traceml.model.launcher_place import place_in_environment, read_boot_id
 from traceml.trace.interruptions import is_interruption
 
+_SHARED_MEMORY = Path("/dev/shm")
+
 
 def place() -> tuple[int, int, int, int, int]:
     """Rank, world size, local rank, local world size and node rank of this process."""
@@ -60,8 +62,18 @@ def is_begun_elsewhere() -> bool:
 
 
 def machine_id() -> str:
-    """What tells this machine from every other one."""
-    return f"{socket.gethostname()} {_boot_id()}"
+    """What tells this machine from every other one, and containers on it that share no memory, and
+    so no agent, from each other: they often have one hostname."""
+    return f"{socket.gethostname()} {_boot_id()} {_shared_memory_id()}"
+
+
+def _shared_memory_id() -> int | None:
+    try:
+        return _SHARED_MEMORY.stat().st_dev
+    except OSError as error:
+        if is_interruption(error):
+            raise
+        return None
 
 
 def _boot_id() -> str:
