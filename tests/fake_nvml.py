@@ -56,6 +56,8 @@ class FakeDriver:
             "nvmlDeviceGetTemperature": lambda _: 61,
             "nvmlDeviceGetPowerUsage": lambda _: 512_345,
             "nvmlDeviceGetEnforcedPowerLimit": lambda _: 700_000,
+            "nvmlDeviceGetComputeRunningProcesses": lambda _: [],
+            "nvmlDeviceGetProcessUtilization": lambda _: [],
             NEW_READER: lambda _: 0x4,
             OLD_READER: lambda _: 0x20,
         }
@@ -66,6 +68,7 @@ class FakeDriver:
         module.NVMLError = FakeError
         module.NVML_CLOCK_SM, module.NVML_TEMPERATURE_GPU = 1, 0
         module.NVML_ERROR_GPU_IS_LOST = GPU_IS_LOST
+        module.NVML_ERROR_NOT_FOUND = NOT_FOUND
         module.NVML_ERROR_FUNCTION_NOT_FOUND = FUNCTION_NOT_FOUND
         module.nvmlInit = self._init
         module.nvmlShutdown = self._shutdown

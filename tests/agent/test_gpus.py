@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -110,6 +110,71 @@ def test_a_sensor_that_fails_unexpectedly_is_none_and_told_once(
     with pytest.raises((AttributeError, TypeError)):
         sampler.errors.raise_next()
     sampler.errors.raise_next()
+
+
+def with_processes(*busy: tuple[int, int], on_it: Sequence[int] = ()) -> FakeDriver:
+    """A driver that tells of processes on GPU 0, and how busy each keeps it, in percent."""
+    driver = FakeDriver()
+    driver.answers["nvmlDeviceGetComputeRunningProcesses"] = lambda gpu: [
+        SimpleNamespace(pid=pid, usedGpuMemory=None) for pid in (on_it if gpu == 0 else [])
+    ]
+    driver.answers["nvmlDeviceGetProcessUtilization"] = lambda _: [
+        SimpleNamespace(pid=pid, timeStamp=5_000_000 + number, smUtil=percent)
+        for number, (pid, percent) in enumerate(busy)
+    ]
+    return driver
+
+
+OWN = frozenset({11, 12, 13})
+
+
+@pytest.mark.parametrize(
+    ("driver", "share"),
+    [
+        pytest.param(with_processes((11, 90), on_it=[11]), 0.0, id="the run alone"),
+        pytest.param(with_processes((11, 60), (70, 30), on_it=[11, 70]), 0.3, id="another one"),
+        pytest.param(with_processes((70, 30), (71, 20), on_it=[12, 70, 71]), 0.5, id="two others"),
+        pytest.param(with_processes((70, 30), (70, 10), on_it=[12, 70]), 0.2, id="told twice"),
+        pytest.param(with_processes((11, 90), on_it=[11, 70]), 0.0, id="another one is idle"),
+        pytest.param(with_processes((70, 90), (71, 90), on_it=[11, 70, 71]), 1.0, id="overlapping"),
+        pytest.param(with_processes((70, 90), on_it=[70, 71]), None, id="numbers of a namespace"),
+        pytest.param(with_processes((70, 90)), None, id="no process is named"),
+    ],
+)
+def test_how_busy_other_processes_keep_a_gpu(
+    install: Install, driver: FakeDriver, share: float | None
+) -> None:
+    found = install(driver).sample(OWN)
+    assert found[0].other_busy_share == (None if share is None else pytest.approx(share))
+    assert found[1].other_busy_share is None
+
+
+def test_only_what_is_new_is_asked_for(install: Install) -> None:
+    driver, asked = with_processes((70, 30), on_it=[11, 70]), []
+    module = driver.module()
+    told = module.nvmlDeviceGetProcessUtilization
+
+    def note(gpu: int, since_us: int) -> Any:
+        asked.append(since_us)
+        return told(gpu, since_us)
+
+    sampler = install(driver)
+    sys.modules["pynvml"].nvmlDeviceGetProcessUtilization = note  # type: ignore[attr-defined]
+    sampler.sample(OWN)
+    sampler.sample(OWN)
+    assert asked == [0, 5_000_000]
+
+
+@pytest.mark.parametrize(("error", "share"), [(NOT_FOUND, 0.0), (NOT_SUPPORTED, None)])
+def test_a_driver_that_does_not_tell_of_processes(
+    install: Install, error: int, share: float | None
+) -> None:
+    """It finds nothing where nobody has computed."""
+    driver = with_processes(on_it=[11, 70])
+    driver.errors["nvmlDeviceGetProcessUtilization", 0] = error
+    sampler = install(driver)
+    assert sampler.sample(OWN)[0].other_busy_share == share
+    assert sampler.errors.count == 0
 
 
 def test_a_gpu_whose_name_cannot_be_read_leaves_the_others(install: Install) -> None:

@@ -36,6 +36,27 @@ def test_intervals_are_weighed_by_their_time_in_steps() -> None:
     assert use.tensor_share is None
 
 
+def test_what_was_counted_beside_other_processes_does_not_count() -> None:
+    """The counters do not say whose work they saw."""
+    seen = tuple(intervals(4, busy_share=0.5)), tuple(intervals(4, 110.0, busy_share=1.0))
+    samples = [
+        GpuSample(0, "GPU-0", "H200", intervals=each, other_busy_share=others)
+        for each, others in zip(seen, (0.01, 0.4), strict=True)
+    ]
+    use = gpu_use(samples, np.array([101.0, 111.0]), RAN, 0.1)
+    assert (use.samples, use.busy_share) == (4, 0.5)
+    assert gpu_use(samples[1:], np.array([111.0]), RAN, 0.1) == NOT_COUNTED
+
+
+def test_utilisation_beside_other_processes_does_not_count_either() -> None:
+    samples = [
+        GpuSample(0, "GPU-0", "A100", utilisation=1.0, other_busy_share=others)
+        for others in (None, 0.0, 0.0, 0.0, 0.3)
+    ]
+    use = gpu_use(samples, np.arange(101.0, 106.0), RAN, 0.1)
+    assert use.samples == 4
+
+
 @pytest.mark.parametrize(
     ("begin", "end", "counts"),
     [

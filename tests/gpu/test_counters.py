@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import time
 from typing import Any
 
@@ -9,6 +12,7 @@ import pytest
 import torch
 
 from gpu_programs import TRACEML_RUN, gpu_turn, run_all, summary_of, with_turns
+from processes import wait_until
 from traceml.agent.gpus import GpuSampler
 from traceml.trace.session import _describe
 
@@ -204,3 +208,32 @@ def test_counters_of_a_busy_gpu(has_gpm: bool, uuid: str) -> None:
     if has_gpm:
         assert all(each.tensor_share > 0.3 for each in intervals), intervals
         assert all(0 <= share <= 1 for each in intervals for share in each[2:]), intervals
+
+
+COMPUTING = """
+import torch
+matrix = torch.randn(4096, 4096, device="cuda")
+while True:
+    matrix @ matrix
+    torch.cuda.synchronize()
+"""
+
+
+def test_another_process_that_computes_is_seen(turn_at_gpu: None) -> None:
+    """Beside one that has the GPU open: this one."""
+    kept = torch.ones(1, device="cuda")
+    sampler = GpuSampler()
+    shares: list[float | None] = []
+
+    def others_compute() -> bool:
+        (sample, *_) = sampler.sample({os.getpid()})
+        shares.append(sample.other_busy_share)
+        return (sample.other_busy_share or 0.0) > 0.5
+
+    with subprocess.Popen([sys.executable, "-c", COMPUTING]) as other:
+        try:
+            wait_until(others_compute, "another process is seen to compute")
+        finally:
+            other.kill()
+            sampler.close()
+    assert None not in shares and kept.is_cuda

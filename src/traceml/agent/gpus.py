@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -52,6 +52,8 @@ class _GpuHandle:
     counters: GpuCounters
     sm_clock_max_mhz: float | None = None
     is_lost: bool = False
+    processes_told_us: int = 0
+    """When the driver last told how busy each process keeps the GPU, on the driver's clock."""
     intervals: deque[GpuInterval] = field(default_factory=lambda: deque(maxlen=MAX_INTERVALS))
 
 
@@ -73,13 +75,16 @@ class GpuSampler:
         self.counted: Counted = frozenset()
         """Which GPUs' counters are read: none before somebody trains on one."""
 
-    def sample(self) -> tuple[GpuSample, ...]:
-        """Returns one sample per GPU; a GPU that was lost stays in the list without values."""
+    def sample(self, own_pids: Collection[int] = ()) -> tuple[GpuSample, ...]:
+        """Returns one sample per GPU; a GPU that was lost stays in the list without values.
+
+        `own_pids` are the run's processes.
+        """
         if self._gpus is None:
             self._gpus = ()  # a driver that cannot be opened is not tried again
             self._gpus = self._open()
         self.read_counters()
-        return tuple(self._sample(gpu) for gpu in self._gpus)
+        return tuple(self._sample(gpu, own_pids) for gpu in self._gpus)
 
     def read_counters(self) -> None:
         """Reads the counters of the GPUs that are trained on, for the next sample."""
@@ -147,7 +152,7 @@ class GpuSampler:
         )
         return gpu
 
-    def _sample(self, gpu: _GpuHandle) -> GpuSample:
+    def _sample(self, gpu: _GpuHandle, own_pids: Collection[int]) -> GpuSample:
         nvml, handle = self._nvml, gpu.handle
         read = self._read
         memory = read(gpu, lambda: nvml.nvmlDeviceGetMemoryInfo(handle))
@@ -170,6 +175,7 @@ class GpuSampler:
             sm_clock_max_mhz=gpu.sm_clock_max_mhz,
             throttle_reasons=read(gpu, lambda: self._throttle_reasons(handle)),
             intervals=tuple(gpu.intervals),
+            other_busy_share=read(gpu, lambda: self._other_busy_share(gpu, own_pids)),
         )
         gpu.intervals.clear()
         return GpuSample(gpu.index, gpu.uuid, gpu.name) if gpu.is_lost else sample
@@ -186,6 +192,38 @@ class GpuSampler:
             except self._nvml.NVMLError as error:
                 gpu.is_lost = error.value == self._nvml.NVML_ERROR_GPU_IS_LOST
         return value
+
+    def _other_busy_share(self, gpu: _GpuHandle, own_pids: Collection[int]) -> float | None:
+        """Returns how busy other processes keep a GPU; `None` where none of the run's own is among
+        those that the driver names: it may name all by the numbers of another namespace.
+
+        A process that has a GPU open and computes nothing keeps nobody from it.
+        """
+        nvml = self._nvml
+        if not own_pids:
+            return None
+        pids = {each.pid for each in nvml.nvmlDeviceGetComputeRunningProcesses(gpu.handle)}
+        others = pids.difference(own_pids)
+        if len(others) == len(pids):
+            return None
+        return self._busy_share_of(others, gpu) if others else 0.0
+
+    def _busy_share_of(self, pids: Collection[int], gpu: _GpuHandle) -> float:
+        nvml = self._nvml
+        try:
+            told = nvml.nvmlDeviceGetProcessUtilization(gpu.handle, gpu.processes_told_us)
+        except nvml.NVMLError as error:
+            if error.value != nvml.NVML_ERROR_NOT_FOUND:
+                raise
+            told = ()  # nobody has computed since
+        gpu.processes_told_us = max(
+            (each.timeStamp for each in told), default=gpu.processes_told_us
+        )
+        by_pid: dict[int, list[float]] = {}
+        for each in told:
+            if each.pid in pids:
+                by_pid.setdefault(each.pid, []).append(each.smUtil / 100)
+        return min(1.0, sum(sum(shares) / len(shares) for shares in by_pid.values()))
 
     def _throttle_reasons(self, handle: Any) -> tuple[str, ...] | None:
         """Asks by the newest name that both the binding and the driver know."""

@@ -86,6 +86,10 @@ class ProcessSampler:
         self._before, self._before_s = now, now_s
         return samples
 
+    def pids(self) -> frozenset[int]:
+        """Returns the ranks' processes and those below them, as of the last sample."""
+        return frozenset(self._followed)
+
     def _sample(
         self,
         rank: int,

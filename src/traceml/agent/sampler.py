@@ -46,12 +46,14 @@ class Sampler:
         host = HostSample()
         processes: tuple[ProcessSample, ...] = ()
         gpus: tuple[GpuSample, ...] = ()
+        own_pids: frozenset[int] = frozenset()
         with self.errors:
             host = self._host.sample(now_s)
         with self.errors:
             processes = self._processes.sample(ranks, now_s)
+            own_pids = self._processes.pids()
         with self.errors:
-            gpus = self._gpus.sample()
+            gpus = self._gpus.sample(own_pids)
         return Sample(unix_s=unix_s, host=host, processes=processes, gpus=gpus)
 
     def count_on(self, gpus: Counted) -> None:

@@ -1,7 +1,8 @@
 """How the GPUs were used while training steps ran, by their hardware counters.
 
-A sample counts if it lies almost entirely inside complete steps of the ranks on that GPU; it is
-weighted by its overlap with them. With too few samples everything is `None`, never zero.
+A sample counts if it lies almost entirely inside complete steps of the ranks on that GPU, and no
+other process computed there: the counters do not say whose work they saw. It is weighted by its
+overlap with the steps. With too few samples everything is `None`, never zero.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ a mean by a tenth at most."""
 MIN_SAMPLES = 4
 """One second of training at four samples per second. With fewer, a single unusual sample would be a
 third of the mean."""
+MAX_OTHERS = 0.02
+"""The share of time in which other processes may compute: it changes no share by more than that."""
 SENSOR_S = 1.0
 """The longest time over which NVML averages a plain utilisation reading."""
 
@@ -59,6 +62,11 @@ def gpu_use(
 
     The samples that count must cover at least one whole step, however long it is.
     """
+    is_alone = np.array(
+        [(sample.other_busy_share or 0.0) <= MAX_OTHERS for sample in samples], dtype=np.bool_
+    )
+    samples = [sample for sample, alone in zip(samples, is_alone, strict=True) if alone]
+    at_unix_s = at_unix_s[is_alone]
     intervals = [interval for sample in samples for interval in sample.intervals]
     table: Floats = (
         np.array(intervals, dtype=np.float64)  # `None` becomes NaN

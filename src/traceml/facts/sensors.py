@@ -67,6 +67,8 @@ class GpuFacts:
     clock_share: Level = Level()
     """The SM clock, as a share of the highest possible, 0–1."""
     throttling: Throttling = NOT_THROTTLED
+    other_busy_share: Level = Level()
+    """The share of time in which kernels of other processes ran, 0–1."""
 
     @property
     def busy_share(self) -> float | None:
@@ -249,6 +251,7 @@ def _by_gpu(known: Iterable[GpuSample], samples: Sequence[GpuSample]) -> tuple[G
             power_share=_level(_share(each.power_w, each.power_limit_w) for each in seen),
             clock_share=_level(_share(each.sm_clock_mhz, each.sm_clock_max_mhz) for each in seen),
             throttling=throttling(seen),
+            other_busy_share=_level(each.other_busy_share for each in seen),
         )
         for gpu in sorted(known, key=lambda gpu: gpu.index)
         for seen in [read.get(gpu.uuid, [])]

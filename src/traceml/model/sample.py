@@ -130,6 +130,9 @@ class GpuSample:
     intervals: tuple[GpuInterval, ...] = ()
     """What its counters said since the sample before; empty where it has none, or nobody trains on
     it yet."""
+    other_busy_share: float | None = None
+    """Share of time in which kernels of processes ran that are neither the run's ranks nor started
+    by them, 0–1; `None` where the driver names none of the run's own processes."""
 
 
 @dataclass(frozen=True, slots=True)
