@@ -28,6 +28,9 @@ def write_traced(
     host: str = "node",
     exit_status: int = 0,
     torch: str = "2.11",
+    folder: str | None = None,
+    content: str | None = None,
+    repository: str | None = None,
     seed: int = 0,
     **parts: Any,
 ) -> None:
@@ -39,13 +42,19 @@ def write_traced(
         hostname=host,
         started_unix_s=STARTED_UNIX_S + started_s,
     )
-    folder = write_run(logs / name, replace(run, manifest=manifest), is_over=False)
+    place = write_run(logs / name, replace(run, manifest=manifest), is_over=False)
     lineage = Lineage(
-        code=Code(commit=code, branch="main", dirty=False) if code else None,
-        command=Command(words=tuple(command), script="train.py", arguments=tuple(command[2:])),
+        code=Code(repository=repository, commit=code, branch="main", dirty=False) if code else None,
+        command=Command(
+            words=tuple(command),
+            script="train.py",
+            arguments=tuple(command[2:]),
+            folder=folder,
+            script_sha256=content,
+        ),
         environment=Environment(torch=torch),
         hardware=Hardware(hostname=host),
     )
-    write_lineage(folder, lineage)
-    write_ending(folder, Ending(STARTED_UNIX_S + started_s + 60, exit_status))
-    summarise(folder)
+    write_lineage(place, lineage)
+    write_ending(place, Ending(STARTED_UNIX_S + started_s + 60, exit_status))
+    summarise(place)

@@ -50,6 +50,17 @@ def test_runs_of_another_machine_or_command_say_nothing(tmp_path: Path):
     assert score(tmp_path) is None
 
 
+def test_runs_of_another_script_of_the_name_say_nothing(tmp_path: Path):
+    kept = {"folder": "/home/one", "content": "1"}
+    write_traced(tmp_path, "slow", "a" * 40, started_s=0.0, **kept, **SLOW)
+    write_traced(tmp_path, "fast", "b" * 40, started_s=10.0, seed=1, **kept, **FAST)
+    there = {"folder": "/home/two", "content": "2"}
+    write_traced(tmp_path, "new", "c" * 40, started_s=20.0, seed=2, **there, **SLOW)
+    assert score(tmp_path) is None
+    write_traced(tmp_path, "again", "c" * 40, started_s=30.0, seed=2, **kept, **SLOW)
+    assert score(tmp_path, "again") is not None
+
+
 def test_without_time_or_with_damaged_runs_there_is_no_score_and_no_error(tmp_path: Path):
     write_fix(tmp_path)
     (tmp_path / "fast" / "final_summary.json").write_text("{")

@@ -95,7 +95,7 @@ def test_unlike_runs_are_left_out_and_named(logs: Path, inside: list[str], capfd
     left = {each["why"]: set(each["examples"]) for each in found["left_out"]}
     assert left == {
         "did not end well, or goes on": {"failed"},
-        "another command, parameter or machine": {"elsewhere", "evaluation"},
+        "another command, script, parameter or machine": {"elsewhere", "evaluation"},
         "its commit is not in the history of HEAD": {"branch"},
     }
     assert found["held_equal"]["command"] == "python train.py"
@@ -114,6 +114,44 @@ def test_the_filter_and_the_command_choose_the_series(logs: Path, inside: list[s
     assert "too few" in " ".join(found["notes"])
     assert main(history(logs, "--command", "nothing")) == 2
     assert "python evaluate.py" in capfd.readouterr().err
+
+
+def test_scripts_of_one_name_in_different_folders_are_different_series(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd
+):
+    """Without a repository; a run that does not say where it ran is of neither."""
+    monkeypatch.chdir(tmp_path)
+    logs = tmp_path / "logs"
+    for number in range(5):
+        work = "one" if number % 2 else "two"
+        write_traced(logs, f"{work}-{number}", None, folder=f"/home/{work}", content=work)
+    write_traced(logs, "unknown", None)
+    found = read(logs, capfd)
+    assert {run["run"] for run in found["runs"]} == {"two-0", "two-2", "two-4"}
+    assert found["held_equal"]["script_path"] == "/home/two/train.py"
+    other = next(each for each in found["others"] if each["runs"] == 2)
+    assert other["different"] == {"script_path": "/home/one/train.py"}
+    found = read(logs, capfd, "--run", "one-1")
+    assert {run["run"] for run in found["runs"]} == {"one-1", "one-3"}
+
+
+def test_one_script_in_several_places_is_one_series(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd
+):
+    """Two checkouts of a repository; a script that was moved; and one with a run that does not say
+    where it ran."""
+    monkeypatch.chdir(tmp_path)
+    for number, root in enumerate(("/home/one", "/ci/7")):
+        kept = {"repository": root, "folder": f"{root}/src", "content": root}
+        write_traced(tmp_path / "checkouts", f"c{number}", f"{number}" * 40, **kept)
+    for number, (place, content) in enumerate((("old", "1"), ("new", "1"), ("new", "2"))):
+        kept = {"folder": f"/home/{place}", "content": content, "started_s": float(number)}
+        write_traced(tmp_path / "moved", f"m{number}", None, **kept)
+    write_traced(tmp_path / "unknown", "u0", None, folder="/home/one")
+    write_traced(tmp_path / "unknown", "u1", None)
+    for logs, runs in (("checkouts", 2), ("moved", 3), ("unknown", 2)):
+        found = read(tmp_path / logs, capfd)
+        assert (len(found["runs"]), found["others"]) == (runs, []), logs
 
 
 def test_series_that_differ_in_one_parameter_are_put_together_on_demand(

@@ -20,6 +20,7 @@ from traceml.compare.like_runs import (
     work_identity,
 )
 from traceml.compare.prediction_scores import RunVersion, score_by_kind, score_predictions
+from traceml.compare.script_identity import are_different, script_of
 from traceml.model.errors import TraceMLError
 from traceml.model.run import Manifest
 from traceml.store.folder import MANIFEST, SUMMARY, read_manifest
@@ -42,8 +43,10 @@ def with_scores(
     ends_s = time.monotonic() + timeout_s
     versions: dict[tuple[object, ...], list[tuple[str, Summary]]] = {}
     earlier = sorted(_earlier(folder, started_unix_s, ends_s), key=lambda each: each[0])
+    script = script_of(summary.lineage)
     for _, name, found in earlier:
-        if work_identity(found) == wanted:
+        is_other = are_different(script, script_of(found.lineage))
+        if work_identity(found) == wanted and not is_other:
             versions.setdefault(version_identity(found), []).append((name, found))
     scores = score_by_kind(score_predictions([RunVersion(tuple(x)) for x in versions.values()]))
     what_if = tuple(structs.replace(x, score=scores.get(x.kind)) for x in summary.what_if)

@@ -13,8 +13,10 @@ from traceml.api.query_runs import RunQuery, Runs, RunSearch
 from traceml.api.run_series import (
     DEFAULT_METRIC,
     HistoryRequest,
+    Script,
     SeriesOfRuns,
     left_out,
+    scripts_of,
 )
 from traceml.api.series_summaries import SeriesSummaries
 from traceml.compare.change_points import (
@@ -48,8 +50,8 @@ from traceml.summaries.record import Summary
 MAX_RUNS = 500
 """Of a series, the newest: finding changes takes time with the square of their number."""
 MAX_SCORED_RUNS = 200
-MAX_COMMANDS = 50
-"""Commands of which a summary is read for the sources of its parameters."""
+MAX_SCRIPTS = 50
+"""Scripts of which a summary is read for the sources of its parameters."""
 MAX_DIFFERENT_PARAMS = 5
 """Named beside a change."""
 _COMMAND_LINE = "argparse"
@@ -140,23 +142,23 @@ def _ignored(found: Runs, names: Sequence[str]) -> tuple[str, ...]:
     return tuple(keys)
 
 
-def _params_of_code(found: Runs, summaries: SeriesSummaries) -> dict[str | None, frozenset[str]]:
+def _params_of_code(found: Runs, summaries: SeriesSummaries) -> dict[Script, frozenset[str]]:
     """Returns the keys of the parameters that were read from the arguments of the script's own
-    command line, by command: with the same command their values are the code's defaults. Of runs
+    command line, by script: with the same command their values are the code's defaults. Of runs
     whose command is not known this is not known either."""
-    known: dict[str | None, frozenset[str]] = {}
+    known: dict[Script, frozenset[str]] = {}
     ended = found.column("facts.status")
-    for row, command in enumerate(map(series_command, found.column("facts.command"))):
+    for row, script in enumerate(scripts_of(found)):
         if (
-            command is None
-            or command in known
+            script[0] is None
+            or script in known
             or ended[row] != "finished"
-            or len(known) >= MAX_COMMANDS
+            or len(known) >= MAX_SCRIPTS
         ):
             continue
         summary = summaries.of(found.names[row])
         sources = {} if summary is None else summary.param_sources
-        known[command] = frozenset(
+        known[script] = frozenset(
             f"params.{name}" for name, source in sources.items() if source == _COMMAND_LINE
         )
     return known

@@ -1,4 +1,5 @@
-"""Series of like runs, of which one has a history: the same command, parameters and machine."""
+"""Series of like runs, of which one has a history: the same command, script, parameters and
+machine."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from traceml.api.query_runs import Runs
 from traceml.compare.change_points import MIN_CHANGE
 from traceml.compare.history_record import LeftOutRuns, OtherSeries
 from traceml.compare.like_runs import SPEED_PARAMS, is_ignored, last_part, series_command
+from traceml.compare.script_identity import one_name_per_script
 from traceml.model.errors import UsageError
 from traceml.model.printable import shorten
 from traceml.model.run_values import RunValue
@@ -22,6 +24,9 @@ MAX_OTHERS = 5
 
 MACHINE = ("host", "gpu_names", "world_size", "nodes")
 """The facts that are the same in all runs of a series."""
+
+Script = tuple[str | None, str | None]
+"""The command that runs have in common, and the script that it runs where that is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +58,9 @@ class SeriesOfRuns:
         found: Runs,
         key: str,
         request: HistoryRequest,
-        of_code: Mapping[str | None, frozenset[str]],
+        of_code: Mapping[Script, frozenset[str]],
     ) -> None:
-        """`of_code` has the keys of the parameters that command and code decide, by command: a
+        """`of_code` has the keys of the parameters that command and code decide, by script: a
         commit that changes a default is what a history is asked about."""
         self._found = found
         self._key = key
@@ -67,6 +72,7 @@ class SeriesOfRuns:
             name: found.column(name) for name in found.varying() if not is_ignored(name, ignored)
         }
         self._commands = found.column("facts.command")
+        self._scripts = scripts_of(found)
         self._ended = [status == "finished" for status in found.column("facts.status")]
         numbers = numbers_in(found, key)
         self.values = [
@@ -85,18 +91,18 @@ class SeriesOfRuns:
     def _identity(
         self, row: int, ignored: Iterable[str] = (), is_any_code: bool = True
     ) -> tuple[object, ...]:
-        """Returns what runs of a series have in common: command, parameters and machine; all
-        parameters unless the code may be any."""
+        """Returns what runs of a series have in common: command, script, parameters and machine;
+        all parameters unless the code may be any."""
         ignored = self._ignored.union(ignored)
-        command = series_command(self._commands[row])
-        of_code = self._of_code.get(command, frozenset()) if is_any_code else frozenset[str]()
+        script = self._scripts[row]
+        of_code = self._of_code.get(script, frozenset()) if is_any_code else frozenset[str]()
         params = (
             (name, type(values[row]) is bool, values[row])
             for name, values in self._params.items()
             if last_part(name) not in ignored and name not in of_code
         )
         machine = (self._found.column(f"facts.{name}")[row] for name in self._facts)
-        return (series_command(self._commands[row], ignored), *params, *machine)
+        return (series_command(self._commands[row], ignored), script[1], *params, *machine)
 
     def choose(self) -> list[int]:
         """Returns the series that is asked for: of those with the command the one with most runs,
@@ -153,7 +159,8 @@ class SeriesOfRuns:
             if values[first] is not None and len({values[row] for row in series}) == 1
         }
         command = series_command(self._commands[first], self._ignored)
-        return {"command": command, **facts, **params}
+        _, script = self._scripts[first]
+        return {"command": command, "script_path": script, **facts, **params}
 
     def others(self, series: Sequence[int]) -> tuple[OtherSeries, ...]:
         """Returns the other series, the longest first; of many only some."""
@@ -185,7 +192,7 @@ class SeriesOfRuns:
         reasons: tuple[tuple[str, Callable[[int], bool]], ...] = (
             ("did not end well, or goes on", lambda row: not self._ended[row]),
             (f"no number as {written_key(self._key)}", lambda row: math.isnan(self.values[row])),
-            ("another command, parameter or machine", lambda row: row not in chosen),
+            ("another command, script, parameter or machine", lambda row: row not in chosen),
         )
         rest = list(rows)
         for why, is_so in reasons:
@@ -193,6 +200,17 @@ class SeriesOfRuns:
             rest = [row for row in rest if not is_so(row)]
             if taken:
                 yield left_out(self._found, why, taken)
+
+
+def scripts_of(found: Runs) -> list[Script]:
+    """Returns the command and the script of each run: one command may run a script in one folder
+    and another script in the next."""
+    commands = [series_command(command) for command in found.column("facts.command")]
+    paths, contents = (
+        [None if value is None else str(value) for value in found.column(f"facts.{name}")]
+        for name in ("script_path", "script_sha256")
+    )
+    return list(zip(commands, one_name_per_script(commands, paths, contents), strict=True))
 
 
 def left_out(found: Runs, why: str, rows: Sequence[int]) -> LeftOutRuns:

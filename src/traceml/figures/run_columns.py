@@ -17,6 +17,7 @@ from types import MappingProxyType
 from traceml.compare.lineage import flat_params
 from traceml.compare.measured import values as section_values
 from traceml.compare.parameter_groups import CODE, params_of
+from traceml.compare.script_identity import script_of
 from traceml.compare.terms import ENDPOINTS
 from traceml.facts.history import History
 from traceml.figures.head import RunStanding, elapsed_s, steps_taken
@@ -30,7 +31,7 @@ from traceml.model.printable import shorten
 from traceml.model.run_values import RunValue, number_of
 from traceml.summaries.record import MetricSummary, Summary
 
-VERSION = 6
+VERSION = 7
 """Of the columns of a run; a change makes the index read all runs again."""
 MAX_TEXT_CHARS = 1000
 """A longer text is cut, with an ellipsis at its end."""
@@ -79,6 +80,8 @@ FACTS: Mapping[str, RunFact] = MappingProxyType(
             RunFact("note", "the note of `traceml tag`"),
             RunFact("command", "the command, without secrets"),
             RunFact("script", "the script"),
+            RunFact("script_path", "its path in its git repository or environment, else absolute"),
+            RunFact("script_sha256", "the hash of its content"),
             RunFact("folder", "the working folder"),
             RunFact("commit", "the git commit"),
             RunFact("branch", "the git branch"),
@@ -159,7 +162,10 @@ def _facts(summary: Summary | None, standing: RunStanding) -> Iterator[tuple[str
 def _origin(lineage: Lineage) -> Iterator[tuple[str, object]]:
     code, command = lineage.code or Code(), lineage.command or Command()
     environment = lineage.environment or Environment()
+    script = script_of(lineage)
     yield "script", command.script
+    yield "script_path", script and script.name
+    yield "script_sha256", command.script_sha256
     yield "commit", code.commit
     yield "branch", code.branch
     yield "dirty", code.dirty
