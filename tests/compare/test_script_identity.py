@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from msgspec import structs
 
+from compared_runs import run
+from traceml.compare.pair import compare
 from traceml.compare.script_identity import (
     ScriptIdentity,
     are_different,
@@ -85,9 +88,19 @@ CHECKOUT = ran("train.py", content="1", repository="/home/u/one", remote=HTTPS)
         ),
     ],
 )
-def test_different_scripts_are_told(a: Lineage, b: Lineage):
+def test_different_scripts_are_named_in_a_comparison(a: Lineage, b: Lineage):
     first, second = script_of(a), script_of(b)
     assert first and second and are_different(first, second) and are_different(second, first)
+    one, other = (run({"step_time_ms": ms}) for ms in (50.0, 80.0))
+    alone = compare(one, other, ("a", "b"))
+    one, other = (
+        structs.replace(each, lineage=lineage) for each, lineage in ((one, a), (other, b))
+    )
+    found = compare(one, other, ("a", "b"))
+    (warning,) = found.warnings
+    names = (first.name, second.name) if first.name != second.name else (first.path, second.path)
+    assert warning == f"The runs are of different scripts: {names[0]} -> {names[1]}."
+    assert found.verdict.status == alone.verdict.status == "REGRESSION"
 
 
 @pytest.mark.parametrize(
@@ -116,9 +129,11 @@ def test_different_scripts_are_told(a: Lineage, b: Lineage):
         ),
     ],
 )
-def test_one_script_with_several_places_is_one(a: Lineage, b: Lineage):
-    assert not are_different(script_of(a), script_of(b))
-    assert not are_different(script_of(b), script_of(a))
+def test_one_script_with_several_places_is_no_remark(a: Lineage, b: Lineage):
+    same = run({"step_time_ms": 50.0})
+    one, other = (structs.replace(same, lineage=each) for each in (a, b))
+    assert compare(one, other, ("a", "b")).warnings == ()
+    assert compare(other, one, ("b", "a")).warnings == ()
 
 
 def test_a_moved_script_keeps_the_name_that_it_has_now():

@@ -9,15 +9,21 @@ from msgspec import structs
 
 from traceml.compare.lineage import LineageComparison, compare_lineages
 from traceml.compare.measured import Values, values
+from traceml.compare.script_identity import ScriptIdentity, are_different, script_of
 from traceml.compare.sides import Sides
 from traceml.compare.terms import SAMPLE_TIME, STEP_TIME, Endpoint
 from traceml.model.finding import Section
 from traceml.model.metric import METRICS
+from traceml.model.printable import one_line, shorten_middle
 from traceml.summaries.record import Summary
 
 SAME_SAMPLES = 0.02
 """A smaller last batch changes the mean batch size by less than this; another batch size by
 more."""
+
+MAX_SCRIPTS = 4
+"""Named per side."""
+MAX_PATH_CHARS = 120
 
 _HOST_CLOCK = {metric.key: metric.on_host for metric in METRICS if metric.on_host}
 """The metrics that are on the host's clock, whichever clock the run was diagnosed on."""
@@ -79,6 +85,8 @@ def _rounded(size: float | None) -> str | None:
 
 def differences(sides: Sides) -> Iterator[str]:
     """Returns the differences between the runs that may explain a change."""
+    if scripts := _other_scripts(sides):
+        yield f"The runs are of different scripts: {scripts}."
     facts: tuple[tuple[str, _Fact], ...] = (
         ("World size", lambda run: run.meta.world_size or None),
         # A tool that saw no node writes 0: a run without any is none.
@@ -100,6 +108,31 @@ def differences(sides: Sides) -> Iterator[str]:
     ]
     if unfinished:
         yield f"Not every run of {' and '.join(unfinished)} ended well; see its own summary."
+
+
+def _other_scripts(sides: Sides) -> str | None:
+    """Returns the scripts of A and of B where some are shown to be different, between the sides or
+    within one; of runs of one script the first one's path."""
+    scripts: list[ScriptIdentity] = []
+    shown: list[list[ScriptIdentity]] = []
+    for side in (sides.a, sides.b):
+        known = [script for run in side if (script := script_of(run.lineage)) is not None]
+        for script in known:
+            if all(are_different(script, other) for other in scripts):
+                scripts.append(script)
+        shown.append(
+            [each for each in scripts if not all(are_different(each, run) for run in known)]
+        )
+    if len(scripts) < 2 or not all(shown):
+        return None
+    has_names = len({script.name for script in scripts}) == len(scripts)
+    return " -> ".join(
+        ", ".join(
+            shorten_middle(one_line(each.name if has_names else each.path), MAX_PATH_CHARS)
+            for each in side[:MAX_SCRIPTS]
+        )
+        for side in shown
+    )
 
 
 def _difference(sides: Sides, fact: _Fact) -> str | None:
