@@ -5,6 +5,9 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +80,62 @@ def test_filter_sort_columns_and_limit(sweep: Path, shown: Shown):
     assert shown("runs", "--logs-dir", sweep, "--columns", "+user,duration_s").splitlines() == added
     titled = shown("runs", "--logs-dir", sweep, "--columns", "run", "--filter", "run = 'sweep-03'")
     assert titled.split() == ["run", "--------", "sweep-03", "1", "run"]
+
+
+@pytest.fixture(scope="module")
+def many_params(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two runs that differ in three hundred parameters."""
+    logs = tmp_path_factory.mktemp("many")
+    for run in range(2):
+        params = {f"model.layer_{number:03}.dropout": run / 10 for number in range(300)}
+        list_run(logs, f"run-{run}", params, {"val/loss": metric(0.5 + run)})
+    return logs
+
+
+def piped(logs: Path, *words: str, **environment: str) -> list[str]:
+    """What comes out of a pipe, by lines."""
+    inherited = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
+    done = subprocess.run(
+        [sys.executable, "-m", "traceml", "runs", "--logs-dir", str(logs), *words],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+        env={**inherited, **environment},
+    )
+    return done.stdout.splitlines()
+
+
+@pytest.mark.slow
+def test_a_pipe_gets_a_table_of_some_columns_and_is_told_how_many_are_left_out(many_params: Path):
+    lines = piped(many_params)
+    table, said = lines[:4], lines[5]
+    assert max(map(len, lines[:-3])) <= 200
+    assert "val/loss" in table[0] and "model.layer_000.dropout" in table[0]
+    left = 300 - table[0].count("dropout")
+    assert said.startswith(f"not shown: {left} columns: model.layer_")
+    assert said.endswith("(choose with --columns; --format=json has all)")
+    assert lines[-1] == "2 runs"
+    (narrow, *_) = piped(many_params, COLUMNS="60")
+    assert len(narrow) <= 60 and "status" in narrow
+    (added, *_) = piped(many_params, "--columns", "+params.model.layer_299.dropout,+user")
+    assert added.split()[-2:] == ["model.layer_299.dropout", "user"] and len(added) <= 200
+
+
+def test_named_columns_and_the_other_formats_have_all(many_params: Path, shown: Shown):
+    words = ("runs", "--logs-dir", many_params)
+    named = shown(*words, "--columns", "params.*").splitlines()
+    assert named[0].count("dropout") == 300 and "not shown" not in "".join(named)
+    assert len(shown.json(*words)["runs"][0]) > 300
+    assert shown(*words, "--format", "markdown").splitlines()[0].count("dropout") == 300
+
+
+def test_groups_by_many_parameters_show_their_results(many_params: Path, shown: Shown):
+    for words in ((), ("--columns", "val/loss")):
+        found = shown("runs", "--logs-dir", many_params, "--group-by", "all-but:user", *words)
+        lines = found.splitlines()
+        assert len(lines[0]) <= 200 and lines[0].endswith("val/loss (mean ± 95% CI)  best")
+        assert "columns: model.layer_" in found
 
 
 def test_groups(sweep: Path, shown: Shown):

@@ -28,11 +28,19 @@ def choose_columns(found: Runs, asked: str | None, usual: Callable[[], Sequence[
     that no run has."""
     if asked is None:
         return list(usual())
-    names = list(split_names(asked))
-    if any(name.startswith("+") for name in names):
-        more = found.choose_columns(",".join(name.removeprefix("+") for name in names))
-        return list(dict.fromkeys((*usual(), *more)))
+    if are_added(asked):
+        return list(dict.fromkeys((*usual(), *added_columns(found, asked))))
     return found.choose_columns(asked)
+
+
+def are_added(asked: str) -> bool:
+    """Returns whether the columns that were asked for are added to the usual ones."""
+    return any(name.startswith("+") for name in split_names(asked))
+
+
+def added_columns(found: Runs, asked: str) -> list[str]:
+    """Returns the keys of columns that are added to the usual ones."""
+    return found.choose_columns(",".join(name.removeprefix("+") for name in split_names(asked)))
 
 
 def usual_columns(found: Runs) -> list[str]:

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from traceml.api.listed_runs import (
+    added_columns,
+    are_added,
     choose_columns,
     group_listed,
     groups_document,
@@ -35,6 +37,9 @@ from traceml.text.what_mattered import what_mattered_text
 
 DEFAULT_LIMIT = 50
 """Rows of a table that people read; JSON and CSV have all."""
+WIDTH_OF_PIPES = 200
+"""Characters of a text table in a pipe or a file, unless COLUMNS says another width: the parameters
+in which runs differ may be hundreds."""
 PROGRESS_EVERY_S = 0.2
 PROGRESS_AFTER_S = 1.0
 
@@ -203,7 +208,12 @@ def _print_runs(found: Runs, options: argparse.Namespace) -> None:
         )
         return
     keys = choose_columns(found, options.columns, lambda: usual_columns(found))
-    _print_table(run_list.run_table(keys, list(map(found.column, keys)), time.time()), options)
+    added: list[str] = []
+    if options.columns is not None and are_added(options.columns):
+        added = added_columns(found, options.columns)
+        keys = [*(key for key in keys if key not in added), *added]
+    table = run_list.run_table(keys, list(map(found.column, keys)), time.time())
+    _print_table(table, options, len(added))
     if options.format != "markdown":
         print(_count_line(found, options.store or options.logs_dir))
 
@@ -219,7 +229,7 @@ def _print_groups(found: Runs, options: argparse.Namespace, limit: int | None) -
         print(run_list.csv_text(head, [list(row.values()) for row in rows]), end="")
     else:
         table = run_list.group_table(shown, grouped.by, grouped.columns, time.time())
-        _print_table(table, options)
+        _print_table(table, options, len(table.head) - len(grouped.by))
         if options.format != "markdown":
             more = f", the first {len(shown)} shown" if len(shown) < grouped.total else ""
             print(f"\n{count(grouped.total, 'group')} of {count(len(found), 'run')}{more}")
@@ -229,19 +239,24 @@ def _print_json(document: dict[str, Any]) -> None:
     print(json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False))
 
 
-def _print_table(table: run_list.TextTable, options: argparse.Namespace) -> None:
+def _print_table(table: run_list.TextTable, options: argparse.Namespace, last: int) -> None:
+    """Prints a table, in text as wide as the terminal; `last` is the number of columns at its end
+    that were added to the usual ones, or that sum up groups."""
     if not table.rows:
         return
     if options.format == "markdown":
         print(run_list.markdown(table))
         return
-    # What was asked for is shown; a pipe has no width.
-    is_cut = options.columns is None and sys.stdout.isatty()
-    text, left_out = run_list.aligned(table, shutil.get_terminal_size().columns if is_cut else None)
+    # What was asked for is shown.
+    is_open = options.columns is None or bool(last)
+    width = shutil.get_terminal_size((WIDTH_OF_PIPES, 0)).columns if is_open else None
+    text, left_out = run_list.aligned(table, width, last, all_of_last=options.columns is not None)
     print(text)
     if left_out:
-        names = ", ".join(table.head[-left_out:])
-        print(f"\nnot shown: {shorten(names, 200)} (choose with --columns)")
+        names = shorten(", ".join(left_out), 200)
+        fewer = " and --group-by" if options.group_by else ""
+        how = f"choose with --columns{fewer}; --format=json has all"
+        print(f"\nnot shown: {count(len(left_out), 'column')}: {names} ({how})")
 
 
 def _count_line(found: Runs, place: str) -> str:

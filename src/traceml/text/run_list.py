@@ -143,29 +143,38 @@ def moment(unix_s: float, now_unix_s: float) -> str:
         return "n/a"
 
 
-def aligned(table: TextTable, width: int | None) -> tuple[str, int]:
-    """Returns the table in columns, and how many of its columns did not fit in a width.
+def aligned(
+    table: TextTable, width: int | None, last: int = 0, all_of_last: bool = False
+) -> tuple[str, list[str]]:
+    """Returns the table in columns, and the heads of the columns that did not fit in a width.
 
-    Columns at the end are left out; `None` for the width leaves none out.
+    The `last` columns have half of the width if they need it, or are shown whatever they need; of
+    them as of those before, columns at the end are left out. `None` for the width leaves none out.
     """
     cells = [table.head, *table.rows]
     widths = [max(terminal_width(row[place]) for row in cells) for place in range(len(table.head))]
-    shown = _fitting(widths, width)
+    shown = list(range(len(widths)))
+    if width is not None:
+        first, rest = shown[: len(shown) - last], shown[len(shown) - last :]
+        needed = sum(widths[place] + len(_GAP) for place in rest)
+        before = _fitting([widths[place] for place in first], width - min(needed, width // 2))
+        used = sum(widths[place] + len(_GAP) for place in first[:before])
+        fitting = _fitting([widths[place] for place in rest], width - used)
+        shown = [*first[:before], *rest[: None if all_of_last else fitting]]
     lines = []
     for row in cells:
         parts = [
             (pad_left if table.are_numbers[place] else pad_right)(row[place], widths[place])
-            for place in range(shown)
+            for place in shown
         ]
         lines.append(_GAP.join(parts).rstrip())
-    lines.insert(1, _GAP.join("-" * widths[place] for place in range(shown)))
-    return "\n".join(lines), len(widths) - shown
+    lines.insert(1, _GAP.join("-" * widths[place] for place in shown))
+    left_out = [head for place, head in enumerate(table.head) if place not in set(shown)]
+    return "\n".join(lines), left_out
 
 
-def _fitting(widths: Sequence[int], width: int | None) -> int:
+def _fitting(widths: Sequence[int], width: int) -> int:
     """Returns how many columns fit; at least one does."""
-    if width is None:
-        return len(widths)
     used, shown = -len(_GAP), 0
     for each in widths:
         used += each + len(_GAP)
