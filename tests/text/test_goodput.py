@@ -42,7 +42,7 @@ def test_gpus_that_were_productive_for_another_share_than_the_wall_time_are_told
     )
     assert goodput_words(goodput) == (
         "55% of 2 min 28 s (0.37 GPU-hours, 90% of them productive) in productive steps; "
-        "shut-down 45%"
+        "after the last step 45%"
     )
 
 

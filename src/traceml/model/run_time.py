@@ -67,8 +67,9 @@ RUN_PARTS: Mapping[RunPart, RunPartEntry] = MappingProxyType(
             "from the last step to the end of an attempt that ended in a hang",
         ),
         RunPart.SHUT_DOWN: RunPartEntry(
-            "Shut-down",
-            "from the last step to the end of the run",
+            "After the last step",
+            "from the last step to the end of the run, besides evaluation and saving: what the "
+            "script still does, and its shut-down",
         ),
         RunPart.REST: RunPartEntry(
             "Rest",
