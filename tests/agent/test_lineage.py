@@ -16,6 +16,7 @@ from repositories import git, make_repository
 from traceml.agent import lineage as capture
 from traceml.agent.lineage import LineageCapture
 from traceml.compare.lineage import compare_lineages
+from traceml.compare.script_identity import script_of
 from traceml.model.environment import INTERPRETER_MARK, MARKS, TRAINER_MARK
 from traceml.model.interpreter import Interpreter
 from traceml.model.lineage import Lineage
@@ -189,6 +190,20 @@ def test_the_script_is_known_by_its_content(project: Path) -> None:
     _introduce(project, TRAINER_MARK, argv=("new.py",))
     found = _captured(project, "run.sh")
     assert found.command is not None and found.command.script_sha256 == expected
+
+
+def test_a_script_behind_a_link_is_known_by_its_own_path(project: Path, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(project)
+    found = _captured(project, str(tmp_path / "link" / "train.py"))
+    assert found.command is not None and found.command.script_path == str(project / "train.py")
+    identity = script_of(found)
+    assert identity is not None and identity.name == "train.py"
+
+
+def test_what_is_no_file_has_no_path(project: Path) -> None:
+    _introduce(project, TRAINER_MARK, argv=("-c",))
+    found = _captured(project, "-c", "train()")
+    assert found.command is not None and found.command.script_path is None
 
 
 def test_all_of_one_look_has_one_deadline(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

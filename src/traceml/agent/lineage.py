@@ -107,6 +107,7 @@ class LineageCapture:
             arguments=arguments,
             folder=self._manifest.working_folder or None,
             script_sha256=_content(self._working_folder, script),
+            script_path=_file(self._working_folder, script),
         )
         self._keep(replace(self._lineage, captured_unix_s=time.time(), command=command))
         self._find_repository()
@@ -192,6 +193,7 @@ class LineageCapture:
             arguments=tuple(arguments),
             folder=folder,
             script_sha256=content,
+            script_path=_file(Path(folder or "/"), script),
         )
 
     def _look_again(self, interpreter: Interpreter) -> None:
@@ -212,8 +214,8 @@ class LineageCapture:
         command = self._lineage.command
         if command is None or not command.script:
             return None
-        script = (self._working_folder / command.script).resolve()
-        return script if script.is_file() else None
+        script = _file(self._working_folder, command.script)
+        return None if script is None else Path(script)
 
 
 def _script_in(words: tuple[str, ...], folder: Path) -> tuple[str | None, tuple[str, ...] | None]:
@@ -222,6 +224,15 @@ def _script_in(words: tuple[str, ...], folder: Path) -> tuple[str | None, tuple[
         if word.endswith(".py") and (folder / word).is_file():
             return word, words[position + 1 :]
     return None, None
+
+
+def _file(folder: Path, script: str | None) -> str | None:
+    """Returns the path of the script without symbolic links; `None` where it is no file."""
+    try:
+        found = (folder / script).resolve() if script else None
+        return str(found) if found is not None and found.is_file() else None
+    except (OSError, ValueError, RuntimeError):  # a loop of links is one of these
+        return None
 
 
 def _content(folder: Path, script: str | None) -> str | None:

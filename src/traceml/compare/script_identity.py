@@ -21,7 +21,7 @@ class ScriptIdentity:
     """What is known of the file that a run ran."""
 
     path: str
-    """Absolute."""
+    """Absolute, and without symbolic links where the run recorded that."""
     inner: str | None = None
     """The path within its git repository or its Python environment, of which there may be several
     copies."""
@@ -44,10 +44,12 @@ def script_of(lineage: Lineage | None) -> ScriptIdentity | None:
     script, folder = command.script, command.folder or ""
     if not script or script.startswith("-") or not posixpath.join(folder, script).startswith("/"):
         return None
-    path = posixpath.normpath(posixpath.join(folder, script))
+    named = posixpath.normpath(posixpath.join(folder, script))
+    path = command.script_path or named
     if posixpath.basename(path) in _NO_SCRIPT:
         return None
-    inner = _in_environment(path, lineage.environment or Environment())
+    environment = lineage.environment or Environment()
+    inner = _in_environment(named, environment) or _in_environment(path, environment)
     if inner is not None:
         return ScriptIdentity(path, inner, content=command.script_sha256)
     if code.repository and path.startswith(f"{code.repository.rstrip('/')}/"):

@@ -60,6 +60,8 @@ class Command:
     folder: str | None = None
     script_sha256: str | None = None
     """Of the script's content, whether git knows it or not."""
+    script_path: str | None = None
+    """Of the script's file, without symbolic links."""
 
 
 @dataclass(frozen=True, slots=True)
