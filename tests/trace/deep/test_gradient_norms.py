@@ -10,6 +10,7 @@ from torch import nn
 
 from traceml.trace.deep import bursts
 from traceml.trace.deep.gradient_norms import ALARM_STEPS, GROWING_STEPS, REMEMBERED_STEPS
+from traceml.trace.deep.late_numbers import LateNumbers
 from traceml.trace.deep.time_budget import TimeBudget
 
 PASSES = 8
@@ -164,6 +165,24 @@ def test_a_loss_that_grows_has_the_next_steps_measured(deep, affordable):
     expected = [range(start, start + GROWING_STEPS) for start in (first, again)]
     assert norms.steps == tuple(step for steps in expected for step in steps)
     assert_whole(norms, whole)
+
+
+def test_steps_that_cannot_be_measured_while_the_loss_grows_do_not_count(
+    deep, affordable, monkeypatch
+):
+    """As where a GPU has not computed earlier norms yet."""
+    affordable(lambda times: False)
+    first, full, steps = 20, range(22, 25), []
+
+    def grow(step, number, loss):
+        steps.append(step)
+        return loss + (100 if step >= first else 0)
+
+    has_room = property(lambda numbers: steps[-1] not in full)
+    monkeypatch.setattr(LateNumbers, "has_room", has_room)
+    accumulate([1] * 40, grow)
+    measured = [step for step in range(first, 40) if step not in full][:GROWING_STEPS]
+    assert deep().norms.steps == tuple(measured)
 
 
 def test_a_bad_value_while_the_loss_grows_is_an_alarm_all_the_same(deep, affordable):

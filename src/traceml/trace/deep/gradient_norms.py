@@ -326,7 +326,8 @@ class GradientNorms:
         if self._step_passes:
             self._usual_passes.append(self._step_passes)
             self._alarm_steps = max(0, self._alarm_steps - 1)
-            self._growing_steps = max(0, self._growing_steps - 1)
+            if self._latest is not None:  # steps that could not be measured do not count
+                self._growing_steps = max(0, self._growing_steps - 1)
         self._step_passes, self._is_step_chosen = 0, False
         if self._latest is None and not self._numbers.is_expecting:
             return
