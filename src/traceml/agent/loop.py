@@ -257,10 +257,10 @@ class Agent:
             self._rings.let_go(followed)
 
     def _log_to_trackers(self) -> None:
-        """The machine that rank 0 trains on logs the run to trackers, no other.
+        """Logs the run to trackers, on the machine that rank 0 trains on and no other.
 
-        From its first step on: a training that logs parameters and then prepares its data, or
-        compiles, for minutes has not been asked yet which runs it has open.
+        It begins with the first step. A training may log parameters and then prepare its data, or
+        compile, for minutes; until its first step nobody has looked which tracker runs it has open.
         """
         followed = self._rings.followed()
         if any(each.rank == 0 and each.ring.written() for each in followed):
@@ -467,7 +467,9 @@ class Agent:
         if words is not None and self._end.is_owned_by_trainer:
             folders.write_mark(self._folder, CLOSING_MARK, words)
         if self._end.is_left_alone or self._is_detached:
-            settle(self._folder)  # otherwise whoever started us, who still needs the path
+            settle(
+                self._folder
+            )  # otherwise the process that started us does: it still needs the path
 
     def _wait_for_deliveries(self) -> None:
         """All have begun: the slowest of them is what the end of the run waits for."""

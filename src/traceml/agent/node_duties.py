@@ -223,8 +223,8 @@ class NodeDuties:
     # Another node
 
     def _join(self, address: HeadAddress) -> None:
-        """Begins to send to a head; raises OSError, such as for a full disk: then it is tried
-        again."""
+        """Begins to send records to a head. Raises OSError, such as for a full disk: the caller
+        then tries again later."""
         if self._link is not None:
             self._link.stop()  # its head was another one, or has another address now
         state = read_node(self._folder)
@@ -257,7 +257,7 @@ class NodeDuties:
         if not address.folder:
             return None
         nodes = Path(address.folder) / NODES
-        if self._folder.is_symlink():  # it has moved, and moves no more
+        if self._folder.is_symlink():  # it was moved before
             target = self._folder.resolve()
             return target.name if target.parent == nodes.resolve() else None
         try:

@@ -55,8 +55,8 @@ def add_node(head: Path, folder: Path, is_finished: bool) -> None:
 
 
 def _proven_state(folder: Path) -> NodeState | None:
-    """Returns what a folder says about its node; `None` where no head has ever accepted it: which
-    run it is of is then its own word, such as a wrong token."""
+    """Returns what a folder says about its node; `None` where no head has ever accepted the node:
+    then nothing confirms which run the folder belongs to, and its token may have been wrong."""
     state = read_node(folder)
     return state if state is not None and state.has_known_head else None
 
@@ -99,9 +99,11 @@ def _require_same_run(
 
 
 def _looks_alike(head: Path, folder: Path) -> bool:
-    """Returns whether a node that never joined may be of the head's run: the ranks agree about its
-    size, unless it was restarted with another; they ran at one time, and are others, unless their
-    numbers were given anew."""
+    """Returns whether a node that never joined may belong to the head's run.
+
+    Both must have run at the same time, with the same number of ranks (unless the job was restarted
+    with another one), and must have different ranks (unless a restart renumbered them).
+    """
     ours, theirs = _ranks(head), _ranks(folder)
     if not ours or not theirs:
         return True
@@ -115,7 +117,8 @@ def _looks_alike(head: Path, folder: Path) -> bool:
 
 
 def _overlap(head: Path, folder: Path) -> bool:
-    """Returns whether two runs went on at one time, as far as clocks of machines may differ."""
+    """Returns whether two runs were in progress at the same time, allowing for clocks that differ
+    between machines."""
     (began_s, ended_s), (other_began_s, other_ended_s) = map(_span_unix_s, (head, folder))
     return began_s <= other_ended_s + CLOCKS_APART_S and other_began_s <= ended_s + CLOCKS_APART_S
 

@@ -130,9 +130,12 @@ class HeadServer:
         return len(set(self._heard_s) | {path.name for path in node_folders(self._folder)})
 
     def unfinished_nodes(self) -> dict[str, float | None]:
-        """Returns the nodes that joined and have not sent everything: seconds since each was last
-        heard of, 0 for one that waits for our answer, `None` for one that shares the folder and
-        cannot reach our port."""
+        """Returns the nodes that joined and have not sent everything, with the seconds since each
+        was last heard of.
+
+        It is 0 for a node that waits for our answer, and `None` for one that shares the folder and
+        cannot reach our port.
+        """
         now_s, found = time.monotonic(), dict(self._heard_s)
         found |= {name: now_s for name, requests in [*self._waiting.items()] if requests}
         names = set(found) | {path.name for path in node_folders(self._folder)}

@@ -41,7 +41,7 @@ def why_not_exported(environment: Mapping[str, str]) -> str | None:
     if not wanted:
         return None
     for signal in wanted:
-        name, endpoint = _named(environment, "ENDPOINT", signal)
+        name, endpoint = _find_setting(environment, "ENDPOINT", signal)
         if parse_web_address(endpoint) is None:
             return (
                 f"no metrics are sent to {UNREADABLE}: {name} is no URL of a collector; expected "
@@ -69,15 +69,16 @@ def _is_installed() -> bool:
         return False
 
 
-def _named(environment: Mapping[str, str], name: str, signal: str) -> tuple[str, str]:
-    """Returns a setting's variable, that of the signal before that of all signals, and its text."""
+def _find_setting(environment: Mapping[str, str], name: str, signal: str) -> tuple[str, str]:
+    """Returns the name and the value of a setting's environment variable: the variable for this
+    signal if it is set, else the one for all signals."""
     own, every = f"OTEL_EXPORTER_OTLP_{signal.upper()}_{name}", f"OTEL_EXPORTER_OTLP_{name}"
     found = own if environment.get(own) else every
     return found, environment.get(found, "")
 
 
 def _variable(environment: Mapping[str, str], name: str, signal: str) -> str:
-    return _named(environment, name, signal)[1]
+    return _find_setting(environment, name, signal)[1]
 
 
 def _endpoint(environment: Mapping[str, str], signal: str) -> str:

@@ -262,8 +262,9 @@ def _threads(process: psutil.Process) -> int | None:
 
 
 def _limits(process: psutil.Process) -> dict[str, int]:
-    """Returns the limits that are set on a process's memory, and how much it has of it."""
-    if not hasattr(psutil, "RLIMIT_AS"):  # Linux alone tells them of another process
+    """Returns the limits on a process's address space and data, each with how much of it is in use;
+    without those that are not set."""
+    if not hasattr(psutil, "RLIMIT_AS"):  # only Linux shows another process's limits
         return {}
     try:
         address_space, _ = process.rlimit(psutil.RLIMIT_AS)

@@ -75,7 +75,8 @@ class TrackerProcesses:
             self._say_if_silent(name, why)
 
     def _say_if_silent(self, name: str, why: str) -> None:
-        """Says for a process that could not that nothing, or not everything, was logged."""
+        """Records that not everything was logged to a tracker, unless the tracker's own process has
+        already recorded how it went."""
         if folders.read_mark(self._folder, f"{SAID_MARK}{name}") is not None:
             return
         words = f"not all was logged to {name} ({why}); the summary is in {self._folder}"

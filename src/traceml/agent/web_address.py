@@ -1,5 +1,5 @@
-"""Addresses of the web that users name, of webhooks and collectors: whether something can be sent
-to one, what may be shown of it, and how something is sent. The rest of an address may be secret."""
+"""Web addresses that users configure, of webhooks and collectors: parses them, shows them without
+their secret parts, and builds requests to them."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def has_scheme(text: str) -> bool:
 
 
 def parse_web_address(text: str) -> SplitResult | None:
-    """Returns the parts of an address that HTTP can reach: `http://` or `https://` with a host, and
-    a port that there can be. `None` for any other text."""
+    """Returns the parts of an `http://` or `https://` address with a host and, if it names one, a
+    valid port; `None` for any other text."""
     try:
         parts = urlsplit(text.strip())
         has_host = bool(parts.hostname) and (parts.port is None or parts.port > 0)
@@ -29,7 +29,7 @@ def parse_web_address(text: str) -> SplitResult | None:
 
 
 def shown_address(parts: SplitResult) -> str:
-    """Returns scheme, host and port of an address."""
+    """Returns scheme, host and port of an address: the parts that hold no secret."""
     host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
     return f"{parts.scheme}://{host}" + (f":{parts.port}" if parts.port else "")
 
@@ -54,5 +54,5 @@ def post_request(address: str, body: bytes) -> urllib.request.Request:
 
 
 def opener() -> urllib.request.OpenerDirector:
-    """Returns what sends requests, and follows no redirect."""
+    """Returns an opener that sends requests and follows no redirect."""
     return urllib.request.build_opener(_NoRedirect)

@@ -31,7 +31,8 @@ _OF_ONE_REPOSITORY = (
 
 
 def without_repository(environment: Mapping[str, str]) -> dict[str, str]:
-    """Returns the environment without the repository that git has chosen for one of its hooks."""
+    """Returns the environment without the variables that name a repository, which git sets for its
+    hooks."""
     return {name: said for name, said in environment.items() if name not in _OF_ONE_REPOSITORY}
 
 

@@ -39,19 +39,20 @@ class CommitHistory:
         return cls(folder, {name: -place for place, name in enumerate(parents)}, parents, git)
 
     def along(self, commits: Iterable[str | None]) -> CommitHistory:
-        """Returns the history with the places of one line alone: from HEAD back to one parent of
-        each commit, so that most of these commits are on it, else to the first.
+        """Returns the history of a single line of commits: from HEAD back, at each merge to one
+        parent.
 
-        A commit of the line holds all that come before it, so that what changed between two of
-        them was done between them. Of two branches that were merged, neither holds the other.
+        At each merge it follows the parent with the most of `commits` on its way, else the first
+        parent. A commit on the line contains all that come before it, so a change between two of
+        them was made between them. Of two merged branches neither contains the other.
         """
-        wanted, most, chosen = set(commits), dict[str, int](), dict[str, str]()
+        wanted, counts, chosen = set(commits), dict[str, int](), dict[str, str]()
         for commit in reversed(self._parents):
-            known = [each for each in self._parents[commit] if each in most]
+            known = [each for each in self._parents[commit] if each in counts]
             if known:
-                chosen[commit] = max(known, key=most.__getitem__)
-            before = most[chosen[commit]] if known else 0
-            most[commit] = before + (commit in wanted)
+                chosen[commit] = max(known, key=counts.__getitem__)
+            before = counts[chosen[commit]] if known else 0
+            counts[commit] = before + (commit in wanted)
         line = [next(iter(self._parents))]
         while line[-1] in chosen:
             line.append(chosen[line[-1]])

@@ -239,7 +239,8 @@ def _may_have_others(command: list[str], options: RunOptions) -> bool:
 
 
 def _may_have_machines(command: list[str], options: RunOptions) -> bool:
-    """Returns whether the job has, or may have, further machines, as far as anybody says."""
+    """Returns whether the job has, or may have, further machines, by its options, command and
+    environment."""
     said = (os.environ.get(name, "1") for name in _MACHINES_OF_JOB)
     return (
         options.nodes > 1
@@ -252,9 +253,9 @@ def _may_have_machines(command: list[str], options: RunOptions) -> bool:
 def _create(subject: str, options: RunOptions, may_have_others: bool) -> tuple[Path, str]:
     """Creates the run's folder; returns it and the name that the run is to have.
 
-    On a machine that is not the job's first one, the folder has a name of its own: they may share a
-    logs folder. A job of several machines or tasks is never refused because of a run that may be
-    its own.
+    On a machine that is not the job's first one, the folder gets a name of its own, because
+    machines may share a logs folder. A job of several machines or tasks is never refused because of
+    a run that may be its own.
     """
     name, logs = options.run_name, options.logs_dir
     if name is None:
@@ -286,11 +287,14 @@ def _create(subject: str, options: RunOptions, may_have_others: bool) -> tuple[P
 
 
 def _is_of_this_job(folder: Path, is_last: bool) -> bool:
-    """Returns whether the run that has a name may be of the job that asks for it.
+    """Returns whether the run that already has a name may belong to the job that asks for this
+    name.
 
-    Another machine of the job may have been first, or a task whose run is over: only their ranks
-    know which is which, and containers often have one hostname. A name before the last one is
-    usually that of the run before the job was put back into the queue.
+    Another machine of the job may have been faster, or another task that is already over. Nothing
+    here tells them apart from other jobs: only their ranks know, and containers often have the same
+    hostname. So for the last name to try, a run that began recently counts; for an earlier name,
+    which is usually that of the run before the job was requeued, only one that is in progress on
+    another machine.
     """
     if is_last:
         return folders.began_within(folders.YOUNG_S, folder)
@@ -302,7 +306,7 @@ def _numbered(name: str, first: int) -> Iterator[str]:
 
 
 def _create_first_free(create: Callable[[str], Path], names: Iterable[str]) -> Path:
-    """Creates a run's folder under the first name that is not taken, of names without end."""
+    """Creates a run's folder under the first name that is not taken; `names` is endless."""
     for each in names:
         try:
             return create(each)

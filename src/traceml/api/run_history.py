@@ -72,7 +72,7 @@ def run_history(logs: Path, request: HistoryRequest, repository: Path) -> RunHis
 def history_of(
     found: Runs, summaries: SeriesSummaries, request: HistoryRequest, repository: Path
 ) -> RunHistory:
-    """Returns the same from the runs that the filter has found."""
+    """Returns the history of runs that a filter has already selected."""
     key = _metric_key(found, request.metric)
     gathered = SeriesOfRuns(
         found,
@@ -143,9 +143,11 @@ def _ignored(found: Runs, names: Sequence[str]) -> tuple[str, ...]:
 
 
 def _params_of_code(found: Runs, summaries: SeriesSummaries) -> dict[Script, frozenset[str]]:
-    """Returns the keys of the parameters that were read from the arguments of the script's own
-    command line, by script: with the same command their values are the code's defaults. Of runs
-    whose command is not known this is not known either."""
+    """Returns by script the keys of the parameters that were read from its own command line.
+
+    With the same command, their values are the defaults in the code. Runs whose command is not
+    known are left out.
+    """
     known: dict[Script, frozenset[str]] = {}
     ended = found.column("facts.status")
     for row, script in enumerate(scripts_of(found)):

@@ -65,7 +65,8 @@ def _read(path: Path) -> Summary | None:
 
 
 def _without_parts(steps: StepSeries) -> StepSeries:
-    """Returns what the error of the mean step time follows from."""
+    """Returns only those numbers of the steps from which the error of the mean step time is
+    computed."""
     return StepSeries(
         count=steps.count,
         mean_ms=steps.mean_ms,

@@ -70,12 +70,12 @@ def _dispatch(name: str, words: list[str]) -> int:
         print(f"traceml {name}: {printable_lines(str(error))}", file=sys.stderr)
         return _EXIT_USAGE
     except BrokenPipeError:  # whoever read our output has gone; that is their choice
-        _print_nothing_more()
+        _discard_buffered_output()
         return _EXIT_BROKEN_PIPE
     except OSError as error:
         if not is_no_room(error):
             raise
-        _print_nothing_more()
+        _discard_buffered_output()
         print(
             f"traceml {name}: the output could not be written ({error.strerror}); make room, or "
             "write it elsewhere",
@@ -88,13 +88,13 @@ def _dispatch(name: str, words: list[str]) -> int:
 
 
 def is_no_room(error: Exception) -> bool:
-    """Returns whether what is written to had no room, such as a file on a full disk that a shell
-    has opened for our output."""
+    """Returns whether an error means that there is no room for what is written, such as on a full
+    disk that a shell redirects our output to."""
     return isinstance(error, OSError) and error.errno in _NO_ROOM
 
 
-def _print_nothing_more() -> None:
-    """Lets Python end without another try to write what is left of our output."""
+def _discard_buffered_output() -> None:
+    """Discards output that is still buffered: Python would try to write it again at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

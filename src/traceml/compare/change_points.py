@@ -158,8 +158,8 @@ def levels(
     codes: Sequence[int],
     started: Sequence[float] | None = None,
 ) -> list[StableStretch]:
-    """Returns the stretches between changes; their means are those of the changes beside them, over
-    the units of the series."""
+    """Returns the stretches between changes, with their means over the units of the series (commits
+    or runs), as the changes have them."""
     is_ratio = min(values, default=0.0) > 0
     units = _stretches(values, [*unit_starts(codes, started), len(values)])
     return [

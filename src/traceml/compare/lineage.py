@@ -106,10 +106,11 @@ def _plain(option: str) -> str:
 
 
 def _is_held(params: Mapping[str, Difference], argument: Difference) -> bool:
-    """Returns whether a parameter says the same as an argument of the command.
+    """Returns whether a parameter has the same values as an argument of the command.
 
-    Which parameter holds `-b 8` or a positional argument can only be told by the values; so it is
-    with a word behind a flag, which looks like its value: `--no-accel FOLDER`.
+    The parameter of `-b 8`, or of a positional argument, is found by its values alone. The same
+    holds for a positional argument that follows a flag, because it looks like the flag's value:
+    `--no-accel FOLDER`.
     """
     named = params.get(_plain(argument.name))
     if _holds(named, argument):

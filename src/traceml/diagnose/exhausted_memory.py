@@ -12,14 +12,14 @@ from traceml.facts.stability import Failure
 from traceml.model.failure import MemoryAtFailure
 from traceml.model.quantities import memory
 
-CGROUP = 0.98  # of the machine's memory: a sensor that counts less counts what a cgroup allows
+CGROUP = 0.98  # of the machine's memory: a total below this is the limit of a cgroup
 LARGE = 0.25  # of what the process had: growth of less than this is not why memory ran out
-SAME = 0.1  # of the batch that was measured: batches this alike are one to a reader
+SAME = 0.1  # of the measured batch: sizes that differ by less than this count as equal
 
 
 @dataclass(frozen=True, slots=True)
 class ExhaustedMemory:
-    """The memory that ran out, and the batch that it ran out for."""
+    """The memory that ran out, and the batch that did not fit."""
 
     failure: Failure
     held: MemoryAtFailure
@@ -47,8 +47,8 @@ class ExhaustedMemory:
 
     @property
     def growth(self) -> tuple[int, int, int] | None:
-        """From what and to what the process grew on the host, and over how many steps, where that
-        is a good part of what it had; `None` where it is not, or nobody knows."""
+        """How large the process was on the host before and after it grew, and over how many steps;
+        `None` where the growth is a small part of its size, or is not known."""
         now, before = self.held.resident_bytes, self.failure.resident_before_bytes
         grown = self.failure.resident_growth
         if now is None or before is None or grown is None or not self.held.is_host:
@@ -63,7 +63,7 @@ class ExhaustedMemory:
 
     @property
     def times_all_layers(self) -> float:
-        """How many times what was asked for is all that layers hold and keep for backward; 0 where
+        """The requested memory as a multiple of all that layers hold and keep for backward; 0 where
         that was not counted."""
         if self.layers is None or self.saved_bytes is None or not self.held.tried_bytes:
             return 0.0
@@ -79,8 +79,8 @@ class ExhaustedMemory:
         return tried > samples * total
 
     def fitting_batch(self) -> int | None:
-        """Returns the largest batch that would have fitted, if activations grow with it; at most
-        half, unless the activations of layers were measured."""
+        """Returns the largest batch that would have fitted, assuming that activations grow with the
+        batch; at most half, unless the deep profile measured the activations of layers."""
         samples = self.failure.samples
         if samples is None or samples < 2 or self.is_beyond_any_batch:
             return None
@@ -99,8 +99,8 @@ class ExhaustedMemory:
         return max(1, min(half, fits))
 
     def _measured_batch(self, samples: int) -> int | None:
-        """Returns the largest batch by the activations that the deep profile counted; `None` where
-        they do not explain the failure."""
+        """Returns the largest batch that fits by the activations that the deep profile counted;
+        `None` where they do not explain the failure."""
         held, layers = self.held, self.layers
         if layers is None or held.total_bytes is None or self.is_evaluation or held.is_host:
             return None
@@ -111,8 +111,11 @@ class ExhaustedMemory:
         return fits if fits is not None and 1 <= fits < samples else None
 
     def _batch_on_host(self, samples: int) -> int:
-        """Returns half the batch, or less, or with measured activations more: by the process's own
-        limit and what the batch has taken of it."""
+        """Returns the largest batch that fits into the process's own memory limit, by the memory
+        that the failed batch had taken; half the batch where the process has no such limit.
+
+        It is at most half the batch, unless measured activations show that more would fit.
+        """
         held, taken, half = self.held, self.taken_bytes, samples // 2
         if taken is None or held.limited_by is None:
             return half
@@ -143,11 +146,11 @@ def exhausted_memory(facts: Facts, failure: Failure) -> ExhaustedMemory:
 
 
 def _times_measured(failure: Failure, held: MemoryAtFailure, layers: LayerMemory) -> float | None:
-    """Returns how many times the batch was the one whose activations were measured: by what the
-    model was given, else by samples. `None` where neither is known.
+    """Returns the batch's size as a multiple of the one whose activations were measured: by what
+    the model was given, else by samples; `None` where neither is known.
 
-    By samples a step may hold several batches: a batch that seems smaller than a step is not
-    compared with it.
+    A step may hold several batches. So by samples, a batch that seems smaller than a step counts as
+    equally large.
     """
     if held.input_elements and layers.input_elements:
         return held.input_elements / layers.input_elements
@@ -168,7 +171,7 @@ def limit_words(limited_by: str, limit_bytes: int | None) -> str:
 
 
 def total_words(held: MemoryAtFailure) -> str:
-    """Returns how much memory there was, and who allows no more; empty where that is not known."""
+    """Returns how much memory there was, and what limits it; empty where that is not known."""
     total = held.total_bytes
     if total is None:
         return ""

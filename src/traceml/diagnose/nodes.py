@@ -61,7 +61,8 @@ def _where(names: Sequence[str], nodes: int) -> str:
 
 
 def _within_sentence(claim: str) -> str:
-    """Returns a claim as it goes on behind a colon; `CPU` stays as it is."""
+    """Returns a claim as it continues a sentence after a colon: in lower case, unless it begins
+    with an acronym such as `CPU`."""
     return claim[:1].lower() + claim[1:] if claim[1:2].islower() else claim
 
 

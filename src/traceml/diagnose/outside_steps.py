@@ -1,8 +1,9 @@
 """Time between steps that is neither evaluation nor a checkpoint.
 
-An explicit `trace_step` leaves it out: a generator that makes the next batch, for example. Without
-one it is what follows an evaluation, up to the next batch. It belongs to no step, so it is compared
-with the wall time. Never critical: a script may leave it out on purpose.
+With an explicit `trace_step` it is what the loop does outside of it: a generator that makes the
+next batch, for example. Without one it is what follows an evaluation, up to the next batch. It
+belongs to no step, so it is compared with the wall time. Never critical: a script may leave it out
+on purpose.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ def finding_of(facts: Facts, kind: Kind) -> Finding | None:
 
 
 def _is_around_evaluation(facts: Facts) -> bool:
-    """Returns whether that time lies in steps before which the model was evaluated, nearly all."""
+    """Returns whether nearly all of that time lies in steps that follow an evaluation."""
     if facts.step_table is None:
         return False
     outside_s, evaluation_s = facts.step_table.outside(), facts.step_table.field("evaluation_ns")

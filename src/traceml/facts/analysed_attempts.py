@@ -1,9 +1,9 @@
-"""Which attempts of a run its step table is made of.
+"""Which attempts of a run are in its step table.
 
-Steps that another set of ranks took are other steps: one rank alone has no peer to be compared
-with, and where the global batch is shared each rank does less of it with every rank more. So the
-table holds the attempts of one set of ranks alone: those that share the most steps, of two with as
-many the later ones.
+Steps that different sets of ranks took cannot be compared: a rank that trains alone has no peer,
+and where ranks share the global batch, each does less the more ranks there are. So the table holds
+the attempts of a single set of ranks: the set whose ranks share the most steps, and of two with
+equally many the later one.
 """
 
 from __future__ import annotations
@@ -110,5 +110,5 @@ def _steps_by_rank(attempt: Attempt) -> list[tuple[int, int]]:
 
 
 def _world_size(attempt: Attempt) -> int:
-    """Returns the number of ranks that the job had, by what its processes say."""
+    """Returns the number of ranks of the job in an attempt, as its processes report it."""
     return max(each.rank.world_size for each in attempt.processes)

@@ -119,7 +119,7 @@ def _attempt(
     pids = {each.pid for each in group.processes}
     of_attempt = _deaths_of(records.seen.deaths, group.processes)
     failure = whole.failure
-    if not is_last or _is_of_another(whole.failure, pids):
+    if not is_last or _is_reported_by_other_attempt(whole.failure, pids):
         own = _records_of(records, processes, pids, of_attempt, until_unix_s)
         failure = find_failure(own, is_followed=not is_last)
     badly = (death for death in of_attempt if death.status)
@@ -144,9 +144,9 @@ def _attempt(
     )
 
 
-def _is_of_another(failure: Failure | None, pids: Collection[int]) -> bool:
-    """Returns whether a process of another attempt reported what ended the run, as where the last
-    attempts fail because of it."""
+def _is_reported_by_other_attempt(failure: Failure | None, pids: Collection[int]) -> bool:
+    """Returns whether what ended the run was reported by a process of another attempt: the last
+    attempts may fail because of it."""
     report = None if failure is None else failure.report
     return report is not None and report.is_rank and report.pid not in pids
 

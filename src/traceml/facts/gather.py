@@ -209,7 +209,8 @@ def _memory(
 def _measure_steps(
     table: StepTable | None, taken: StepWindow, places: Sequence[ParallelPlace]
 ) -> _Steps:
-    """Returns what the table says; of `taken`, what the run took is known already."""
+    """Returns what the step table says, or only `taken`, the window of the steps that the run took,
+    where there is no table."""
     if table is None:
         return _Steps(taken)
     rank_sums, block_sums = add_up(table)
@@ -244,8 +245,8 @@ def _slowdown(table: StepTable) -> Slowdown | None:
 
 
 def _with_attempt(slowdown: Slowdown | None, attempts: Sequence[Attempt]) -> Slowdown | None:
-    """Adds the attempt that began when steps became slower, give or take as many steps as the onset
-    may lie beside it."""
+    """Returns the slowdown with the attempt that began near its onset, if one did; the onset may be
+    a few steps off."""
     if slowdown is None:
         return None
     near = (

@@ -66,7 +66,7 @@ def gpu_activity(records: Sequence[LayerRecords]) -> GpuActivity | None:
 
 
 def _kernels_by_name(records: Sequence[LayerRecords], count: int) -> tuple[KernelFacts, ...]:
-    """Returns the kernels of one name together, the longest first."""
+    """Returns the kernels with equal names added up, the longest first."""
     calls, took = Counter[str](), Counter[str]()
     layers: defaultdict[str, Counter[str | None]] = defaultdict(Counter)
     for each in records:

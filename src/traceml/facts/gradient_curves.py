@@ -34,7 +34,7 @@ class ModelStage:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Their names."""
+        """The names of this part's layers."""
         return tuple(self.records.names[place] for place in self.places)
 
 
@@ -121,23 +121,24 @@ def norm_curves(
 
 @dataclass(frozen=True, slots=True)
 class _CurvePoints:
-    """The points of all curves."""
+    """Divides the measured steps into the points of the curves: every curve has the same points."""
 
     measured: tuple[int, ...]
     """The steps that were measured on any rank."""
 
     @property
     def size(self) -> int:
-        """How many of these steps a point stands for."""
+        """How many measured steps a point stands for."""
         return -(-len(self.measured) // MAX_POINTS)
 
     @property
     def starts(self) -> range:
-        """The place of the first of them."""
+        """The index of each point's first measured step."""
         return range(0, len(self.measured), self.size)
 
     def spread(self, steps: Sequence[int], values: Values) -> Values:
-        """Returns values of some steps as a row of all; NaN for the others."""
+        """Returns the values of some steps as an array over all measured steps; NaN for the
+        others."""
         row = np.full(len(self.measured), np.nan)
         row[np.searchsorted(self.measured, steps)] = values
         return row
@@ -155,8 +156,8 @@ def _chosen(
 ) -> Iterator[tuple[str, ModelStage, Values]]:
     """Yields the layers to draw with their norms over the steps of their stage: the wanted ones,
     those with the largest norms, and those whose norms changed the most."""
-    least = MIN_SHARE * math.hypot(*medians.values())
-    changes = {name: change for stage in stages for name, change in _changes(stage, least)}
+    min_norm = MIN_SHARE * math.hypot(*medians.values())
+    changes = {name: change for stage in stages for name, change in _changes(stage, min_norm)}
     largest = sorted(medians, key=lambda name: -medians[name])[:MAX_LARGEST]
     changed = sorted(medians, key=lambda name: -changes[name])
     names = [name for name in (*wanted, *largest, *changed) if name in medians]
@@ -170,13 +171,17 @@ def _chosen(
         yield name, *norms[name]
 
 
-def _changes(stage: ModelStage, least: float) -> Iterator[tuple[str, float]]:
-    """Yields by how much the norm of each layer grew or shrank from the beginning to the end, as a
-    logarithm."""
+def _changes(stage: ModelStage, min_norm: float) -> Iterator[tuple[str, float]]:
+    """Yields how much each layer's norm changed from the first steps to the last ones, as the
+    absolute logarithm of their ratio.
+
+    Norms below `min_norm` count as `min_norm`, so that a layer with next to no gradient does not
+    seem to change the most.
+    """
     values = stage.records.norms.values[:, stage.places]
-    finite = np.where(np.isfinite(values), np.maximum(values, least), np.nan)
+    finite = np.where(np.isfinite(values), np.maximum(values, min_norm), np.nan)
     finite = finite[~np.isnan(finite).all(axis=1)]
-    if not len(finite) or least <= 0:
+    if not len(finite) or min_norm <= 0:
         yield from ((name, 0.0) for name in stage.names)
         return
     first, last = (known_median(part, 0) for part in (finite[:END_STEPS], finite[-END_STEPS:]))

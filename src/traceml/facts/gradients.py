@@ -113,14 +113,15 @@ class GradientFacts:
     """The norms over steps; `None` where fewer than two steps were measured."""
 
     def counted_from(self, first: int) -> GradientFacts:
-        """Returns the same of processes before whose first step the run took so many steps."""
+        """Returns the same facts with steps numbered in the run: `first` steps came before the
+        first step of these processes."""
         bad, rise, curves = self.bad_value, self.rise, self.curves
         return replace(
             self,
-            last_step=_later(self.last_step, first),
+            last_step=_shifted(self.last_step, first),
             bad_value=None
             if bad is None
-            else replace(bad, step=bad.step + first, finite_step=_later(bad.finite_step, first)),
+            else replace(bad, step=bad.step + first, finite_step=_shifted(bad.finite_step, first)),
             rise=None
             if rise is None
             else replace(rise, step=rise.step + first, layer_step=rise.layer_step + first),
@@ -130,7 +131,7 @@ class GradientFacts:
         )
 
 
-def _later(step: int | None, first: int) -> int | None:
+def _shifted(step: int | None, first: int) -> int | None:
     return None if step is None else step + first
 
 
@@ -220,8 +221,8 @@ def _bad_value(records: LayerRecords, rank: int) -> BadValue | None:
 def _seen_in_loss(
     records: LayerRecords, rank: int, finite_step: int | None, step: int
 ) -> BadValue | None:
-    """Returns what the first loss that was not finite says, unless its graph names a layer whose
-    forward pass made the value."""
+    """Returns the first bad value that was found by looking at a non-finite loss; `None` where
+    there is none, or where the loss's graph names a layer whose forward pass made it."""
     after = finite_step or 0
     inputs = [each for each in records.bad_inputs if after < each <= step]
     updates = [each for each in records.bad_parameters if after <= each.step <= step]
@@ -238,8 +239,8 @@ def _seen_in_loss(
 
 
 def _bad_loss(records: LayerRecords, rank: int, step: int) -> BadValue:
-    """Returns what made a loss non-finite: its graph did not say it, what the layers returned in
-    that step may."""
+    """Returns the bad value of a step whose loss was non-finite and whose graph names no layer: the
+    first layer that returned such a value, else the loss itself."""
     found = _bad_value_of(records, rank, step, "forward", _first_bad_returned(records, step))
     if found.layer is not None:
         return found
@@ -270,10 +271,12 @@ def _first_bad_returned(records: LayerRecords, step: int) -> int | None:
 
 
 def _bad_after(records: LayerRecords, rank: int, found: BadParameters) -> BadValue:
-    """Returns what made parameters non-finite in a step whose loss was finite.
+    """Returns the bad value behind parameters that became non-finite in a step whose loss was
+    finite.
 
-    The gradients of that step say it where they were measured. Where they were not, the layers with
-    such parameters do, unless all are: a clipped norm that is lost is in every one of them.
+    The gradients of that step tell where it came from, if they were measured. If they were not, the
+    layers of these parameters tell it, unless all layers have such parameters: clipping by a
+    non-finite total norm spreads it to every layer.
     """
     step = found.step
     norms = None if found.is_within_step else _norms_of(records, step)
@@ -301,7 +304,7 @@ def _bad_after(records: LayerRecords, rank: int, found: BadParameters) -> BadVal
 def _bad_value_of(
     records: LayerRecords, rank: int, step: int, phase: str, place: int | None
 ) -> BadValue:
-    """Returns a bad value of a step before which the loss was looked at in every one."""
+    """Returns a bad value of a step; the loss was checked in each step before it."""
     name, kind = (None, None) if place is None else (records.names[place], records.kinds[place])
     return BadValue(rank, step, phase, name, kind, finite_step=step - 1)
 

@@ -43,8 +43,8 @@ def number_type(settings: Settings) -> tuple[str | None, bool]:
 
 
 def peak_of(records: Sequence[LayerRecords], device: str | None) -> tuple[DevicePeak, list[str]]:
-    """Returns what the device can do, as people stated it or as its maker does, and what is wrong
-    with what they stated."""
+    """Returns the limits of the device, as the user states them or else as its maker does, and what
+    is wrong with what the user stated."""
     found = device_peak(device) or NO_PEAK
     wrong = []
     for text in dict.fromkeys(each.stated_peaks for each in records if each.stated_peaks):
@@ -105,15 +105,15 @@ def _bound(layer: LayerFacts, fastest: float | None, bandwidth: float | None) ->
 
 
 def no_peak_note(device: str, settings: Settings) -> str:
-    """Returns that nobody knows what the device can do."""
+    """Returns the note that the device's limits are not known."""
     dtype, has_tf32 = number_type(settings)
     tf32 = " with TF32" if dtype == "float32" and has_tf32 else ""
     return _NO_PEAK.format(device=device, dtype=f"{dtype or 'its dtype'}{tf32}")
 
 
 def counting_notes(records: Sequence[LayerRecords]) -> tuple[str, ...]:
-    """Returns why operations were not counted, or which could not be; empty where all were, and
-    where nobody said anything."""
+    """Returns notes on operations that were not counted, with the reason; empty where all were
+    counted, or no reason was recorded."""
     reasons = [each.why_uncounted for each in records if each.why_uncounted]
     found = [_NOT_COUNTED.format(reason) for reason in dict.fromkeys(reasons)]
     places: dict[str, set[str]] = {}
@@ -131,7 +131,8 @@ def counting_notes(records: Sequence[LayerRecords]) -> tuple[str, ...]:
 
 
 def no_step_notes(records: Sequence[LayerRecords]) -> tuple[str, ...]:
-    """Returns of a run that is over, that no step was counted, where nobody said why."""
+    """Returns the note that a finished run had no step whose operations were counted; empty where
+    one was, or where another reason was recorded."""
     if any(_has_counted(each) or each.why_uncounted for each in records):
         return ()
     return (_NOT_COUNTED.format(_NO_STEP),)
@@ -142,6 +143,6 @@ def _has_counted(records: LayerRecords) -> bool:
 
 
 def _some(names: Sequence[str]) -> str:
-    """Returns names as a list that is not too long."""
+    """Returns the first names as a list, and how many more there are."""
     more = len(names) - MAX_NAMED
     return ", ".join([*names[:MAX_NAMED], *([f"{more} more"] if more > 0 else [])])

@@ -285,9 +285,11 @@ def _mean_calls(placed: Sequence[PlacedRecords]) -> Values:
 def _longest_ranks(
     by_rank: Values, rank_of: Sequence[int]
 ) -> tuple[list[int | None], list[int | None], Values, Values]:
-    """Returns for each layer the rank on which it takes the longest, the other one where two have
-    it, how long, and the time on the median rank; `None` and NaN where fewer than two ranks have
-    it: there is nothing to compare."""
+    """Returns for each layer: the rank on which it takes the longest, the other rank where exactly
+    two have the layer, the longest time, and the time on the median rank.
+
+    `None` and NaN where fewer than two ranks have the layer: there is nothing to compare.
+    """
     counts = (~np.isnan(by_rank)).sum(axis=0)
     order = np.argsort(by_rank, axis=0, kind="stable")  # NaN come last
     worst_row = _row_at(order, np.maximum(counts - 1, 0))
@@ -303,7 +305,7 @@ def _longest_ranks(
 
 
 def _row_at(order: npt.NDArray[np.intp], places: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
-    """Returns for each column the row that is at this place of its order."""
+    """Returns for each column of `order` the row number at the given place."""
     found: npt.NDArray[np.intp] = np.take_along_axis(order, places[None, :], axis=0)[0]
     return found
 

@@ -20,8 +20,8 @@ FULL = 0.92
 
 @dataclass(frozen=True, slots=True)
 class LayerGroup:
-    """A layer, or all those of its class whose names differ in a number alone
-    (`blocks.*.attn`, with the class where there are such of several)."""
+    """A layer, or all layers of one class whose names differ only in numbers: `blocks.*.attn`. The
+    class is part of the name where another group would have the same one."""
 
     name: str
     layers: int
@@ -34,7 +34,7 @@ class LayerGroup:
         return sum(self.held_bytes.get(name, 0) for name in (*LASTING, "saved"))
 
     def with_saved(self, times: float) -> LayerGroup:
-        """Returns the same with so many times as much kept for backward."""
+        """Returns the group with `times` as much memory kept for backward."""
         held = dict(self.held_bytes)
         if "saved" in held:
             held["saved"] = round(times * held["saved"])
@@ -75,8 +75,8 @@ class LayerMemory:
     are."""
 
     def with_saved(self, times: float) -> LayerMemory:
-        """Returns the same of a batch so many times as large, with which goes what is kept for
-        backward; 0 of an evaluation, which keeps nothing."""
+        """Returns the memory of a batch `times` as large: what is kept for backward grows with it.
+        0 is for an evaluation, which keeps nothing."""
         groups = [group.with_saved(times) for group in self.groups]
         block = self.block
         if block is not None:

@@ -310,8 +310,8 @@ def _slowed_by_looking(timed: Sequence[LayerRecords]) -> float | None:
 
 
 def _rest(timed: Sequence[LayerRecords], clock: str) -> dict[str, float]:
-    """Returns what of each phase, and of waiting for other ranks, lies in no layer, as means over
-    steps and ranks."""
+    """Returns how much of each phase, and of the wait for other ranks, is spent outside of all
+    layers: means over steps and ranks."""
     found = {}
     for phase in (*PHASES, COMMUNICATION):
         rows = [_outside_ns(each, f"{clock}_{phase}") for each in timed]

@@ -255,7 +255,8 @@ def _risen(norms: Sequence[LossValues]) -> tuple[float | None, float | None]:
 
 
 def _jumps(loss: LossValues, attempt_firsts: Sequence[int]) -> tuple[Jump, ...]:
-    """Returns the jumps of a loss within each attempt; only in the last one it can stay high."""
+    """Returns the jumps of a loss, found within each attempt separately. Only a jump in the last
+    attempt can stay high."""
     *before, last = loss.by_attempt(attempt_firsts)
     ended = (jump for each in before for jump in _jumps_within(replace(each, first_lost_step=None)))
     restarted = (

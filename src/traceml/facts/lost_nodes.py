@@ -1,5 +1,5 @@
-"""The machines that a run lost with everything on them: no launcher, agent or rank of theirs said
-how they ended."""
+"""The machines that a run lost with everything on them: none of their launchers, agents and ranks
+reported how they ended."""
 
 from __future__ import annotations
 
@@ -32,12 +32,11 @@ class LostNode:
 def lost_nodes(
     records: RunRecords, until_unix_s: float, silent_s: float, known_ends: Collection[int]
 ) -> tuple[LostNode, ...]:
-    """Returns the machines of which nothing was heard in the last `silent_s` before a moment, and
-    that had not ended; the first to fall silent first.
+    """Returns the machines that had not ended and were silent for the last `silent_s` before a
+    moment, in the order in which they fell silent.
 
-    `known_ends` are the processes that said, or were seen, to end badly: what happened on their
-    machines is known better. A machine whose clock was not measured is left out, and the head: of
-    it, too, nobody heard where it is lost.
+    `known_ends` are processes that reported, or were seen, to end badly: their machines are left
+    out, because more is known of them. So are machines whose clock was not measured, and the head.
     """
     by_pid = {each.rank.pid: each for each in records.ranks}
     last_s = {pid: last_step_unix_s(each) for pid, each in by_pid.items()} if records.nodes else {}
@@ -64,7 +63,8 @@ def lost_nodes(
 
 
 def _has_ended(node: NodeRecords) -> bool:
-    """Returns whether anybody saw the machine's command end, or cannot say when it was heard of."""
+    """Returns whether the machine's command was seen to end, or it is not known when the machine
+    was last heard of."""
     is_ended = node.ending is not None and node.ending.exit_status is not None
     return is_ended or node.state.way is NodeWay.HEAD or node.state.clock_offset_s is None
 

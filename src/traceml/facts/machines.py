@@ -68,10 +68,11 @@ def _each_machine(
     stretches_of: Callable[[int], StepStretches],
     wall_s: float,
 ) -> tuple[dict[str, HostFacts], tuple[ProcessFacts, ...]]:
-    """Returns what the samples of each machine of several say about it, by its name, and about the
-    ranks' processes, by rank; `wall_s` is the mean step.
+    """Returns the host facts of each machine by its name, and the facts of the ranks' processes in
+    the order of ranks; `wall_s` is the mean step.
 
-    Machine by machine: when ranks took steps is needed for both, and is not kept of all ranks.
+    Both need the times of steps, which are too many to keep for all ranks at once: so this goes
+    machine by machine.
     """
 
     def processes_in(samples: Sequence[Sample]) -> tuple[ProcessFacts, ...]:
@@ -94,16 +95,16 @@ def _each_machine(
 
 def _host_of(
     samples: Sequence[Sample],
-    of_all: Sequence[Sample],
+    all_samples: Sequence[Sample],
     span: tuple[float, float],
     ran_on: Callable[[str], Stretches],
     wall_s: float,
 ) -> HostFacts:
-    """Returns one machine by some of its samples, and `of_all` of them the kills for want of
-    memory; `ran_on` maps a GPU's UUID to when steps ran on it."""
+    """Returns the facts of one machine by a part of its samples; the kills for want of memory are
+    counted in all of them. `ran_on` maps a GPU's UUID to when steps ran on it."""
     host = host_facts(samples, during(samples, *span))
     # A kill for want of memory comes after the last step.
-    return replace(with_gpu_use(host, samples, ran_on, wall_s), oom_kills=oom_kills(of_all))
+    return replace(with_gpu_use(host, samples, ran_on, wall_s), oom_kills=oom_kills(all_samples))
 
 
 def _on_sampled_gpus(records: RunRecords) -> list[RankRecords]:

@@ -42,7 +42,7 @@ class ProcessLimit:
 
     @property
     def free_bytes(self) -> int:
-        """What is left of it."""
+        """How much the process may still take."""
         return max(0, self.limit_bytes - self.used_bytes)
 
 

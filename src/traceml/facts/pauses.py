@@ -55,12 +55,13 @@ def pauses(table: StepTable, name: str) -> Pauses | None:
         longest_s=float(spent_s.max()),
         usual_s=float(np.median(spent_s[spent_s > 0])),
         late_s=float(late_s.mean()),
-        every_steps=_every(places, spent_s.shape[1]),
+        every_steps=_mean_distance(places, spent_s.shape[1]),
     )
 
 
-def _every(places: npt.NDArray[np.intp], steps: int) -> float:
-    """Returns after how many of so many steps one of those at these places comes."""
+def _mean_distance(places: npt.NDArray[np.intp], steps: int) -> float:
+    """Returns the mean distance, in steps, between the steps at these places, of a run of so many
+    steps."""
     if len(places) > 1:
         distance = float(places[-1] - places[0]) / (len(places) - 1)
         before, after = int(places[0]), steps - 1 - int(places[-1])

@@ -33,7 +33,7 @@ NOT_SAMPLED = LastSamples()
 
 
 def last_samples(records: RunRecords, rank: int) -> LastSamples:
-    """Returns what was read last of a rank and its machine."""
+    """Returns what was sampled last of a rank and its machine."""
     there = (node.samples for node in records.nodes if rank in node.ranks)
     samples = next(there, records.samples)
     if not samples:
@@ -85,11 +85,12 @@ def last_resident_bytes(rank: RankRecords) -> int | None:
 
 
 def steady_growth(rank: RankRecords) -> tuple[int, int] | None:
-    """Returns what a rank's process held in its first recorded step, and how many steps ago that
-    was, where it held more and more since then; `None` where it did not, or it is not known.
+    """Returns the size of a rank's process in its first recorded step, and over how many steps it
+    grew since, if it grew steadily; else `None`.
 
-    Half way, between a quarter and three quarters of the growth must have passed: what is loaded
-    once, at the beginning or at the end, is no growth from step to step.
+    Steadily means that between a quarter and three quarters of the growth had happened by the
+    middle step: memory that is taken once, at the beginning or at the end, does not grow from step
+    to step.
     """
     sizes = rank.steps["rss_bytes"]
     (places,) = np.nonzero(sizes >= 0)

@@ -261,7 +261,7 @@ class _Search:
         )
 
     def _left_silently(self) -> Death | None:
-        """The first rank that ended with a bad status of its own and raised nothing."""
+        """The first rank that ended with a bad exit status of its own and without an exception."""
         spoke = {each.pid for each in self._reports if not each.is_handled}
         ranks = {each.rank.pid: each.rank.rank for each in self._records.ranks}
         return next(
@@ -382,7 +382,9 @@ class _Search:
         silent_s = 0.0 if self._is_followed or has_outlived else SILENT_S
         if self._is_over and not self._is_followed and self._status is None:
             seen_s = [each.unix_s for each in self._records.samples[-1:]]
-            unix_s = min([unix_s, *seen_s])  # nobody saw the head end: so long it was there
+            unix_s = min(
+                [unix_s, *seen_s]
+            )  # nobody saw the head end: it was there until its last sample
         spoke = {each.pid for each in self._reports if not each.is_handled}
         died = {death.pid for death in self._records.seen.deaths}
         return lost_nodes(self._records, unix_s, silent_s, spoke | died)

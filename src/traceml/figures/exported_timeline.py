@@ -132,8 +132,8 @@ def _write_steps(writer: PerfettoWriter, group: int, life: RankLife) -> Ints:
 
 
 def _begins_and_ends(life: RankLife, steps: Steps) -> tuple[Ints, Ints]:
-    """Returns when each step began, without what lies before it in its record, and when it
-    ended."""
+    """Returns when each step began and ended. What a record holds from before its step (evaluation,
+    checkpoints) is no part of the step."""
     starts, walls = start_unix_ns(life, steps), _length(steps, "wall_ns")
     inside = _length(steps, "input_ns") + _length(steps, "body_ns")
     between = np.where(is_incomplete(steps), 0, np.maximum(walls - inside, 0))
@@ -290,9 +290,11 @@ def _write_findings(
     lives: Sequence[RankLife],
     began_ns: int,
 ) -> int:
-    """Writes each finding on a track of its own, over the steps that it is about; one about none in
-    particular over all steps, if it is about steps, or else over the run. And where the run failed.
-    Returns how many findings there are."""
+    """Writes each finding on a track of its own; returns how many findings there are.
+
+    A finding lies over the steps that it is about. Without such steps it lies over all steps, if it
+    is about steps, or else over the whole run. The place where the run failed is marked as well.
+    """
     if summary is None:
         return 0
     group = writer.add_process("findings", _GROUPS_FROM, 0)
@@ -320,8 +322,11 @@ def _write_findings(
 
 
 class _StepMoments:
-    """When the steps of a run were taken, by the first rank that began one and the last that ended
-    it. A step that was not completed lies in the record after the last that was."""
+    """When the steps of a run were taken: from the first rank that began a step to the last rank
+    that ended it.
+
+    A step that was not completed has the number after the last complete one.
+    """
 
     def __init__(self, lives: Iterable[RankLife]) -> None:
         self._of_ranks: list[tuple[Ints, Ints, Ints]] = []

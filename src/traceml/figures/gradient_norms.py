@@ -46,7 +46,8 @@ def norm_lines(found: GradientsSummary | None) -> Lines | None:
 
 
 def _line_names(layers: Iterable[str]) -> Iterator[str]:
-    """Yields the names of lines, each once: those of layers may be alike where they are cut."""
+    """Yields a different name for each line: long names of layers are cut, and may then be
+    alike."""
     taken = {WHOLE_MODEL}
     for layer in layers:
         name = shown = cell(layer) or MODEL
@@ -88,7 +89,7 @@ def _marks(curves: NormCurvesSummary) -> Iterator[Mark]:
 
 
 def _runs(counts: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Yields where values above zero begin, and where they have ended."""
+    """Yields the beginning and end of each stretch of values above zero; the end is exclusive."""
     first: int | None = None
     for place, number in enumerate((*counts, 0)):
         if number and first is None:

@@ -409,7 +409,7 @@ def _has_speed(layer: LayerSummary) -> bool:
 
 
 def _added_up(own: Floats, parents: Sequence[int]) -> Floats:
-    """Returns values of rows with everything below them; NaN where any of it is not known."""
+    """Returns the value of each row with all rows below it; NaN where one of them is not known."""
     whole: Floats = own.copy()
     for place in range(len(parents) - 1, -1, -1):
         if parents[place] >= 0:

@@ -60,11 +60,11 @@ class TraceMLCallback(transformers.TrainerCallback):  # type: ignore[misc]  # it
         _name_phases()
 
     def on_init_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """The Trainer has its parts, which may have loaded more of the library."""
+        """Names phases again: making the Trainer may have loaded further modules of the library."""
         _name_phases()
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """The model is made by now, also where `model_init` makes it."""
+        """Names phases again: `model_init` makes the model only now."""
         _name_phases()
 
     @guarded
@@ -78,24 +78,25 @@ class TraceMLCallback(transformers.TrainerCallback):  # type: ignore[misc]  # it
 
 
 class DefaultTrainerCallback(TraceMLCallback):
-    """The one that every Trainer has under `traceml run`, beside the script's own if there is one:
-    of another class, because transformers warns of two of one class."""
+    """The callback that every Trainer gets under `traceml run`, beside one that the script gives.
+    It has a class of its own, because transformers warns of two callbacks of one class."""
 
     def __init__(self) -> None:
-        """The run is there."""
+        """Starts no run: `traceml run` has started it."""
         _name_phases()
 
 
 class _RecordedLogs:
-    """What the Trainer has logged last: of two callbacks of ours one records it."""
+    """Remembers the last recorded logs of the Trainer, so that of two callbacks only one records
+    them."""
 
     def __init__(self) -> None:
         self._logs: object = None
         self._count = -1
 
     def holds(self, logs: object, state: Any) -> bool:
-        """Whether this call of `log`, which also makes the Trainer's history longer, was recorded
-        already; it is from now on."""
+        """Whether these logs were recorded already; from now on they count as recorded. Each call
+        of `log` also makes the Trainer's history longer, which tells two calls apart."""
         count = len(state.log_history)
         is_known = logs is self._logs and count == self._count
         self._logs, self._count = logs, count

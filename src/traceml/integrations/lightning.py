@@ -97,11 +97,12 @@ class TraceMLCallback(*_classes("callbacks", "Callback")):  # type: ignore[misc]
         _recorded.end()
 
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
-        """`fit` has come to its end."""
+        """Gives the run's main numbers to the loggers."""
         self._give_summary(trainer)
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        """An exception, or Ctrl-C, ends what was going on: no other hook of ours is called."""
+        """Ends what is going on: after an exception, or Ctrl-C, Lightning calls no other hook of
+        ours."""
         for name in tuple(self._regions):
             self._exit(name)
         if not self._is_set_up:  # nothing has begun: loggers are not open, and another may record
@@ -187,7 +188,7 @@ class DefaultLightningCallback(TraceMLCallback):
         ours = [each for each in trainer.callbacks if isinstance(each, TraceMLCallback)]
         if len(ours) == 1:
             super().setup(trainer, pl_module, stage)
-        else:  # a new list: Lightning goes through the one that there is
+        else:  # a new list: Lightning iterates over the present one
             trainer.callbacks = [each for each in trainer.callbacks if each is not self]
 
 

@@ -47,8 +47,9 @@ def _make_lightning_callback() -> Any:
 
 
 def join_transformers() -> None:
-    """Gives every Trainer of this process a callback: the library has a list of those that each
-    has, and no other way to add one. Raises whatever a version does that we do not know."""
+    """Gives every Trainer of this process a callback, by the library's list of default callbacks:
+    it offers no other way. Raises whatever a version of the library raises that is built in another
+    way."""
     from traceml.trace.current import current
 
     session = current()

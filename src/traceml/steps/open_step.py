@@ -89,11 +89,12 @@ class OpenStep:
         to then."""
 
     def may_end_evaluation(self, now: int) -> None:
-        """If this turns out to be an evaluation, and nothing more of it comes, it ends here."""
+        """Notes a possible end of an evaluation; the last such moment counts, if this turns out to
+        be one."""
         self.evaluation_end = (now, self.totals[CHECKPOINT], self.totals[SYNC])
 
     def outside_body_ns(self) -> int:
-        """The time so far that is no part of the body: input wait, evaluation and what follows it,
+        """The time so far outside of the body: input wait, evaluation and what follows it,
         checkpoints."""
         totals = self.totals
         waited = totals[INPUT]
@@ -125,5 +126,5 @@ class OpenStep:
 
 
 def with_all_totals(totals: list[int]) -> list[int]:
-    """Returns totals with those that came later than the version that saved them."""
+    """Returns saved totals, padded with zeros for those that an earlier version did not have."""
     return totals + [0] * (TOTALS - len(totals))

@@ -389,8 +389,11 @@ class StepMachine:
         step.totals, step.spans = self.empty.copy(), []
 
     def _take_as_evaluation(self, now: int, mark: int, goes_on: bool = False) -> None:
-        """What came since the last fetch was evaluation, and what came after that if it does not go
-        on (checkpoints in it stay checkpoints)."""
+        """Counts the time since the last fetch as evaluation; checkpoints in it stay checkpoints.
+
+        Unless the evaluation goes on, the time after its last forward pass or batch does not count
+        as evaluation, but as what follows one.
+        """
         step = self.step
         totals, before = step.totals, step.snapshot
         lasted = now - step.fetched_at - (totals[CHECKPOINT] - before[CHECKPOINT])
@@ -455,7 +458,8 @@ class StepMachine:
             self._take_as_evaluation(now, mark)
 
     def leave_evaluation(self, _: int, now: int, mark: int, flags: int) -> None:
-        """What the script calls an evaluation ends: metrics after the last batch are part of it."""
+        """Ends a region that the script names as an evaluation: what it does after the last batch
+        (metrics) is part of the evaluation."""
         if not self.frames and self.step.evaluation_end is not None:
             self.step.may_end_evaluation(now)
 

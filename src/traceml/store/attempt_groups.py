@@ -1,7 +1,8 @@
-"""Which processes are one attempt of a run, one start of its ranks, and how steps are numbered.
+"""Groups the processes of a run into attempts, each one start of all its ranks, and numbers their
+steps.
 
-The steps of an attempt begin with the same number on every rank: the one after the last step of
-the attempt before it, of the rank that came furthest. A rank that came less far lacks numbers.
+An attempt's first step has the same number on every rank: one more than the highest number that any
+rank reached in the attempt before. A rank that did not come that far has a gap in its numbers.
 """
 
 from __future__ import annotations
@@ -126,7 +127,8 @@ class AttemptGroup:
     """The processes of one attempt, found one after the other."""
 
     def __init__(self, processes: Sequence[StartedProcess] = (), have_waited: bool = False) -> None:
-        """`have_waited`: these processes were started before it began, and waited for it."""
+        """`have_waited` says that these processes were started before the attempt began, and waited
+        for it."""
         self.processes: list[StartedProcess] = []
         self._waited = {each.identity for each in processes} if have_waited else set()
         self._ranks: set[int] = set()
@@ -150,14 +152,16 @@ class AttemptGroup:
 
     @property
     def began_unix_s(self) -> float:
-        """When it began: with the first of its processes that was started for it."""
+        """When the attempt began: with the first process that did not have to wait for it."""
         started = [each for each in self.processes if each.identity not in self._waited]
         return min(each.began_unix_s for each in started or self.processes)
 
     def without_waiting(self, process: StartedProcess) -> tuple[AttemptGroup, list[StartedProcess]]:
-        """Returns the group without those that began no step before a process of the next attempt
-        was started, and these: they belong to that attempt. Their launcher had no reason to start
-        them again while ranks of another machine failed to begin."""
+        """Returns the group without the processes that waited for the next attempt, and these.
+
+        They began no step before `process`, of the next attempt, was started: their launcher had no
+        reason to start them again while ranks of another machine failed to begin.
+        """
         waiting = [
             each
             for each in self.processes
@@ -170,11 +174,12 @@ class AttemptGroup:
         return rest, waiting
 
     def is_before(self, process: StartedProcess) -> bool:
-        """Returns whether a process belongs to an attempt after this one: its launcher says so,
-        its rank is there already, or all the others had ended when it began.
+        """Returns whether a process belongs to a later attempt than this one: its launcher counts
+        more restarts, its rank is already in this attempt, or all processes of this attempt had
+        ended when it began.
 
-        Counts of restarts are compared on one machine alone: in one attempt those of two may
-        differ.
+        Counts of restarts are compared within one machine only: in one attempt, two machines may
+        count differently.
         """
         counts = self._restarts.get(process.hostname, set())
         is_there = process.rank in self._ranks

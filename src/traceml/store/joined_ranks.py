@@ -1,4 +1,5 @@
-"""Joins the processes of a rank that was restarted: one entry per rank, its steps numbered on."""
+"""Joins the processes of a rank that was restarted: the result has one entry per rank, with the
+steps of its processes numbered on."""
 
 from __future__ import annotations
 
@@ -72,8 +73,8 @@ def number_attempts(records: RunRecords) -> RunRecords:
 
 
 def _joined(lives: Sequence[RankRecords], firsts: Sequence[int] | None = None) -> RankRecords:
-    """Returns the processes of one rank joined; `firsts` are the numbers, from 0, of their first
-    steps, by default one after another."""
+    """Returns the processes of one rank as one. `firsts` are the numbers, from 0, of their first
+    steps; without them each process counts on from the one before."""
     found = _counted_from(lives[0], firsts[0] if firsts else 0)
     for place, life in enumerate(lives[1:], 1):
         first = 0 if firsts is None else firsts[place]
@@ -82,7 +83,7 @@ def _joined(lives: Sequence[RankRecords], firsts: Sequence[int] | None = None) -
 
 
 def _counted_from(life: RankRecords, number: int) -> RankRecords:
-    """Returns the first process of a rank, whose first step has this number, from 0."""
+    """Returns the first process of a rank with its steps numbered from `number` (from 0)."""
     if not number:
         return life
     steps = np.array(life.steps)

@@ -433,8 +433,8 @@ def _why_uncounted(lines: Sequence[_LayerLine], of_set: Sequence[_LayerLine]) ->
 
 
 def _last_look(lines: Sequence[_LayerLine]) -> int:
-    """Returns the last step in which the model that trained was looked at; which modules hold more
-    memory is asked of those that do not train, too."""
+    """Returns the last step in which the model that trained was looked at. Lines about modules that
+    hold more memory do not count: they may be about models that do not train."""
     looks = (line for line in lines if not line.grown and not line.outlived)
     return max((line.step or 0 for line in looks), default=0)
 

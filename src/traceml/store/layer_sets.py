@@ -1,4 +1,5 @@
-"""Sets of layers that a model had in turn: which one the table is of, and what it leaves out."""
+"""A model may have different layers over time, a set after another. This says which set the table
+of layers is of, and what it leaves out."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ class LayerSet:
 
     @property
     def rank(self) -> tuple[int, int]:
-        """By this the set is chosen that the table is of: the one that most timed steps had."""
+        """The sort key by which the table's set of layers is chosen: the set that most timed steps
+        had."""
         return self.steps, self.lines
 
 
@@ -46,8 +48,8 @@ def note_on_others(chosen: LayerSet, others: Sequence[LayerSet]) -> str | None:
 
 
 def note_on_end(chosen: LayerSet, at_end: LayerSet) -> str | None:
-    """Returns that no step was timed of the layers that the model had at the end; `None` where some
-    was, or no step was at all."""
+    """Returns the note that the layers which the model had at the end were in no timed step; `None`
+    where they were, or where no step was timed at all."""
     if not chosen.steps or at_end.steps or set(at_end.names) <= set(chosen.names):
         return None
     new = [name for name in at_end.names if name not in chosen.names]
@@ -66,9 +68,9 @@ def _left_out(chosen: LayerSet, others: Sequence[LayerSet]) -> str:
             if name not in chosen.names:
                 steps.setdefault(name, []).extend(each.timed)
                 kinds[name] = kind
-    begin, end = _ends(step for each in (chosen, *others) for step in each.timed)
+    begin, end = _first_and_last(step for each in (chosen, *others) for step in each.timed)
     said = [
-        f"{name or MODEL} ({kinds[name]}{_span(_ends(steps[name]), begin, end)})"
+        f"{name or MODEL} ({kinds[name]}{_span(_first_and_last(steps[name]), begin, end)})"
         for name in steps
         if outer_name(name, steps) is None
     ]
@@ -82,13 +84,14 @@ def _some(said: Sequence[str]) -> str:
     return f"{', '.join(said[:MAX_NAMED])}{f' and {more:,} more' if more > 0 else ''}"
 
 
-def _ends(steps: Iterable[int]) -> tuple[int, int]:
+def _first_and_last(steps: Iterable[int]) -> tuple[int, int]:
     known = list(steps)
     return min(known), max(known)
 
 
 def _span(steps: tuple[int, int], begin: int, end: int) -> str:
-    """Returns from when and until when a layer was there; nothing where that was all the time."""
+    """Returns since and until when a layer was seen; empty where that is the whole time from
+    `begin` to `end`."""
     since = f", seen since step {steps[0]:,}" if steps[0] > begin else ""
     until = f", seen until step {steps[1]:,}" if steps[1] < end else ""
     return since + until

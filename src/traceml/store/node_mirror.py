@@ -125,7 +125,7 @@ class FolderChanges:
         try:
             with _open(self._folder / name) as file:
                 found = os.fstat(file.fileno())
-                if _summed(file, size) != (size, checksum):
+                if _size_and_checksum(file, size) != (size, checksum):
                     return _CopyState(0, 0)
                 file.seek(0)
                 first = file.read(min(size, _FRONT_BYTES))
@@ -329,7 +329,7 @@ class CopyListing:
             if before is None or before[0] != state:
                 try:
                     with _open(path) as file:
-                        before = state, _summed(file, MAX_FILE_BYTES)
+                        before = state, _size_and_checksum(file, MAX_FILE_BYTES)
                 except OSError:
                     continue
                 self._known[path] = before
@@ -337,11 +337,11 @@ class CopyListing:
         return listed
 
 
-def _summed(file: io.BufferedReader, most: int) -> tuple[int, int]:
-    """Returns the size and the checksum of a file, of so many bytes at most; it never holds more
-    than a small part of them."""
+def _size_and_checksum(file: io.BufferedReader, max_bytes: int) -> tuple[int, int]:
+    """Returns how many bytes a file has, up to `max_bytes`, and their checksum; reads them in small
+    parts."""
     size = checksum = 0
-    while content := file.read(min(most - size, 1 << 20)):
+    while content := file.read(min(max_bytes - size, 1 << 20)):
         size, checksum = size + len(content), zlib.crc32(content, checksum)
     return size, checksum
 

@@ -106,7 +106,7 @@ class _Tail:
 
     @property
     def taken(self) -> int:
-        """The number, in the run, of the complete step that would follow its last."""
+        """The number, in the run and from 0, of the complete step that would follow its last."""
         return self.before + self.own_steps
 
     @property
@@ -115,7 +115,7 @@ class _Tail:
         return ProcessSpan(self.head.rank, self.first_ns, self.last_ns if self.has_ended else None)
 
     def end(self) -> None:
-        """Lets its records go: its process has ended."""
+        """Drops its records after its process has ended."""
         self.has_ended = True
         self.steps, self.numbers = self.steps[:0], self.numbers[:0]
 

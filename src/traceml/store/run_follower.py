@@ -54,7 +54,7 @@ class _Lane:
     @property
     def written(self) -> int:
         """Returns an upper limit for the number of its steps."""
-        return sum(map(_numbered, self.lives))
+        return sum(map(_max_number, self.lives))
 
 
 class RunFollower:
@@ -117,7 +117,7 @@ class RunFollower:
         attempts = group_lives(
             ((lane.number, lane.lives) for lane in self._lanes), lambda process: process.life
         )
-        self._grid = self._grown(sum(max(map(_numbered, lives)) for lives in attempts))
+        self._grid = self._grown(sum(max(map(_max_number, lives)) for lives in attempts))
         first, notes = 0, []
         for lives in attempts:  # each begins with the same number on every rank
             notes += _read(lives, first, self._grid)
@@ -224,19 +224,19 @@ def _rank_in(stem: str) -> int:
     return int(number) if number.isdigit() else 0
 
 
-def _numbered(life: ProcessFollower) -> int:
-    """Returns an upper limit for the number of steps that a process counts."""
+def _max_number(life: ProcessFollower) -> int:
+    """Returns an upper limit for the numbers of a process's steps, within its attempt."""
     return life.first_number + life.written
 
 
 def _read(lives: Sequence[ProcessFollower], first: int, grid: Grid) -> list[str]:
-    """Reads what is new in the processes of an attempt, whose first step has this number, from 0;
-    returns what could not be read, in words."""
+    """Reads the new records of an attempt's processes; its first step has the number `first`, from
+    0. Returns a message for each process whose records could not be read."""
 
     def read(life: ProcessFollower) -> str | None:
         try:
             life.read(first + life.first_number, grid)
-        except UnreadableRecords as error:  # the rest of this life; another has its own files
+        except UnreadableRecords as error:  # of this process alone: others have their own files
             return str(error)
         return None
 

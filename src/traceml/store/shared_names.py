@@ -20,10 +20,11 @@ def note_wanted_name(folder: Path, name: str) -> None:
 
 
 def take_wanted_name(folder: Path) -> None:
-    """Gives the run that a head has collected the name that the user wanted, where that is free, or
-    a machine of this run had it; raises OSError.
+    """Gives a run the name that the user asked for, if that is free or a machine of this run had
+    it; raises OSError.
 
-    A node that still runs there needs its link: its end makes it lead here (`settle`).
+    The run is one that a head has collected. A node that still runs needs the link of that name, so
+    the link stays: when the node ends, it makes the link lead here (`settle`).
     """
     name = folders.read_mark(folder, WANTED_NAME_MARK)
     if name is None or not folders.is_run_name(name):
@@ -41,10 +42,12 @@ def take_wanted_name(folder: Path) -> None:
 
 
 def settle(folder: Path) -> Path:
-    """Returns where a run's folder is for good.
+    """Returns the final place of a run's folder, and removes or redirects the link that was left in
+    its old place.
 
-    A node that shares the head's folder has moved its own into it; the old path was a link for the
-    training processes. It is removed, or leads to the whole run where that is to have this name.
+    A node that shares the head's folder has moved its own folder into it; the link was for its
+    training processes. It now leads to the whole run if that is to have this name, and is removed
+    otherwise.
     """
     if not folder.is_symlink():
         return folder
@@ -60,8 +63,7 @@ def settle(folder: Path) -> Path:
 
 
 def _lead_to(link: Path, head: Path) -> None:
-    """Makes a link lead to the folder of a run beside it, without a moment in which it leads
-    nowhere."""
+    """Replaces a link, in one atomic operation, by one to the folder of a run beside it."""
     temporary = link.with_name(f".{link.name}.{os.getpid()}")
     temporary.unlink(missing_ok=True)
     temporary.symlink_to(head.name)

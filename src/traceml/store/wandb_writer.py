@@ -38,10 +38,10 @@ _SERVICES = ("WANDB_SERVICE", "_WANDB_SERVICE")
 
 
 def why_disabled(run: LoggedRun, environment: Mapping[str, str]) -> str | None:
-    """Returns what of the user's switches W&B off; `None` where nothing does.
+    """Returns the user's setting that switches W&B off; `None` where none does.
 
-    What the script asked for counts before the environment, and that before the files of W&B's
-    settings, as they do for W&B.
+    As in W&B, what the script asked for goes before the environment, and that before the settings
+    files.
     """
     if run.script_run.get("mode") == DISABLED:
         return f"the script's run has mode={DISABLED}"
@@ -58,8 +58,11 @@ def why_disabled(run: LoggedRun, environment: Mapping[str, str]) -> str | None:
 
 
 def _users_settings(run: LoggedRun) -> Any:
-    """Returns what W&B itself takes from the environment and from its files of settings, of which
-    one may be in the script's folder: W&B looks there once in a process, when it is set up."""
+    """Returns the settings that W&B itself reads from the environment and from its files.
+
+    One of these files may be in the script's folder. W&B looks there only once in a process, when
+    it is set up, so this enters the folder first.
+    """
     for name in (*(f"WANDB_{name}" for name in _OF_THE_SCRIPT), *_SERVICES):
         os.environ.pop(name, None)
     import wandb

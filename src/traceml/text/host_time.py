@@ -74,11 +74,12 @@ def _phase_lines(name: str, phase: HostPhaseSummary) -> list[str]:
 
 
 def place_words(place: HostPlaceSummary, phase: HostPhaseSummary, room: int) -> str:
-    """Returns a place with its share of the phase: `83% (76–89%) 2.1 ms collate (train.py:31)`.
+    """Returns a place with its share of the phase: `83% (76–89%) 2.1 ms collate (train.py:31)`, the
+    time per step only where the phase has one.
 
-    Its time per step stands there where the phase has one. It is read for the file and the line:
-    where there is too little room, what called the function or what it is in is left out first,
-    then the folders, then the interval, and at last the middle of the function's name.
+    The file and the line matter most. Where there is too little room, these are left out in turn:
+    the caller or enclosing function, the folders, the interval, and at last the middle of the
+    function's name.
     """
     interval = f" ({100 * place.share_low:.0f}–{100 * place.share_high:.0f}%)"
     time = "" if phase.per_step_ms is None else f" {milliseconds(place.share * phase.per_step_ms)}"

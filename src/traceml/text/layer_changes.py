@@ -52,8 +52,8 @@ def _headline(found: LayerComparison) -> str:
 
 
 def none_moved(found: LayerComparison) -> str:
-    """Returns that no layer moved, or none could, as a sentence; empty where some did, or where
-    notes say why nothing is known."""
+    """Returns the sentence that no layer moved, or that none is on both sides; empty where some
+    moved, or where notes say why nothing is known."""
     if found.moved or found.notes:
         return ""
     if not found.compared:
@@ -62,7 +62,8 @@ def none_moved(found: LayerComparison) -> str:
 
 
 def none_moved_in_runs(found: ManyLayers, baseline: str) -> str:
-    """Returns the same of many runs; empty where some layer moved."""
+    """Returns the sentence that no layer moved, or could be compared, in many runs; empty where
+    some layer moved."""
     if found.rows:
         return ""
     if found.compared and not any(found.compared.values()):
@@ -118,8 +119,8 @@ def row_change(change: Delta) -> str:
 
 
 def layer_notes(found: ManyLayers) -> list[str]:
-    """Returns which layers entries have that the baseline does not, and the other way round, and
-    why layers of some are not compared."""
+    """Returns notes on the layers that each run has and the baseline lacks, or the other way round,
+    and on why layers could not be compared."""
     return [
         *(
             f"{opening} {label}: {_side_words(sides[label])}."

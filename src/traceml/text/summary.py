@@ -117,7 +117,8 @@ def _heading(summary: Summary) -> list[str]:
 
 
 def _rank_count(summary: Summary, size: int | None) -> str | None:
-    """Returns the number of ranks; of a job part of which is here, also how many are."""
+    """Returns the number of ranks and, where only a part of the job is here, how many of its ranks
+    are."""
     if size is None:
         return None
     seen = None if summary.step_time is None else summary.step_time.metadata.global_ranks_seen
@@ -521,7 +522,7 @@ def _points_beyond(line: str) -> bool:
 def _as_printed(line: str) -> str:
     """Returns a line with its indentation, without control characters and no wider than the text.
 
-    Of a long path the end is kept, so that the line number behind it can be read.
+    Of a long path the beginning is cut, so that the line number after it can be read.
     """
     line, width = printable(line.expandtabs(4)), WIDTH - 4
     frame = FRAME.fullmatch(line)

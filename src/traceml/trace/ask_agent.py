@@ -46,8 +46,8 @@ def _asked_for(name: str) -> dict[str, Any]:
 
 
 def _answers(*names: str) -> list[dict[str, Any]]:
-    """Writes the request, waits for the answers on disk, and returns them; nothing where there are
-    none."""
+    """Writes a request for the agent, waits for its answers, and returns these files' contents;
+    empty where there is no answer."""
     where = os.environ.get(RUN_FOLDER)
     if not where:
         return []

@@ -1,8 +1,9 @@
-"""The closure that a script hands to an optimizer's step: what runs in it is the script's own code.
+"""Times the closure that a script gives to an optimizer's step: what runs in it is the script's own
+code.
 
-LBFGS calls it many times per step, and Lightning puts the whole of `training_step` into one. So its
-calls are phases without a name inside the optimizer's: forward, backward and the other phases in
-them are charged as ever, and what they leave is the step's rest.
+LBFGS calls it many times per step, and Lightning puts the whole of `training_step` into one. So
+each call is a phase without a name inside the optimizer's phase: forward, backward and other phases
+in it count as they do elsewhere, and the remaining time is the step's rest.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ Options = dict[str, Any]
 
 
 def timing(session: Session) -> Callable[[Arguments, Options], tuple[Arguments, Options] | None]:
-    """Returns what gives the arguments of a step with its closure timed; `None` without one."""
+    """Returns a function that replaces the closure in the arguments of a step by a timed one; it
+    returns `None` where there is no closure."""
     note = session.recorder.shortcut("note", session.guard(session.recorder.note))
 
     def timed(closure: Any) -> Any:

@@ -25,7 +25,7 @@ class FailedBatch(NamedTuple):
 
 
 class BatchReader:
-    """Tells how large the batch is that the model works on at this moment."""
+    """Tells the size of the batch that the model is working on."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
@@ -38,8 +38,11 @@ class BatchReader:
         return FailedBatch(samples, prod(shape) if shape else None)
 
     def _samples(self, shape: tuple[int, ...], is_evaluation: bool) -> int | None:
-        """The loader's batch, unless the model got a part of it: micro-batches, or the last of an
-        epoch. Without a loader the first dimension of what the model was given."""
+        """The number of samples in the batch: the loader's batch size, unless the model got only a
+        part of it (a micro-batch, or the last batch of an epoch).
+
+        Without a loader it is the first dimension of what the model was given.
+        """
         fetched = self._fetched(is_evaluation)
         if len(shape) < 2:
             return fetched
@@ -47,8 +50,8 @@ class BatchReader:
         return shape[0] if is_part else fetched
 
     def _fetched(self, is_evaluation: bool) -> int | None:
-        """The batch size of the loader that was fetched from last: for this step, or for this
-        evaluation, where the loader is none that training fetches from."""
+        """The batch size of the loader of the last fetch; `None` where that fetch was not for this
+        step or, in an evaluation, where training fetches from the same loader."""
         recorder = self._recorder
         is_trainings = recorder.source == recorder.trained
         is_old = is_trainings if is_evaluation else recorder.ends_at_fetch != recorder.ends

@@ -290,10 +290,11 @@ def current_stream(numbers: torch.Tensor) -> Any:
 
 @contextmanager
 def on_stream(stream: Any) -> Iterator[None]:
-    """In here a stream is the current one; `None` for the host.
+    """Makes a stream the current one within the `with` block; does nothing for `None`, the host.
 
-    Its device is made the current one first: coming back from a stream of another device, torch
-    would take memory on the device that was current, even if the script uses it for nothing.
+    The stream's device becomes the current one first. Otherwise, on leaving a stream of another
+    device, torch would allocate memory on the device that was current, even if the script never
+    uses it.
     """
     if stream is None:
         yield

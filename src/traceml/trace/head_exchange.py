@@ -170,7 +170,8 @@ class HeadExchange:
             self._exchange()
 
     def _exchange(self) -> None:
-        """Try once more, where it is time for that; after a step, and when the group is made."""
+        """Makes the next try to publish or fetch the head, if it is due; called after each step,
+        and when the process group is made."""
         now_ns = time.perf_counter_ns()
         if now_ns < self._due_ns:
             return
@@ -191,13 +192,13 @@ class HeadExchange:
                 raise
             is_done = True
         if is_done:
-            self._store = None  # whatever becomes of its machine, nobody asks it again
+            self._store = None  # its machine may be lost from here on: it is not asked again
         if is_done or self._tries_left <= 0:
             self._stop_looking(self._exchange)
 
     def _learn_where_ranks_are(self, store: Any) -> bool:
-        """Find out whether ranks are on another machine than rank 0's, where no launcher said so;
-        whether nothing is left to do here."""
+        """Find out whether ranks are on another machine than rank 0's, where no launcher said so.
+        Returns whether nothing is left to do."""
         ours = machine_id().encode()
         if place()[0] == 0:
             store.set(STORE_MACHINE_KEY, ours)
@@ -213,11 +214,11 @@ class HeadExchange:
         return self._publish_or_fetch(store)
 
     def _publish_or_fetch(self, store: Any) -> bool:
-        """Do this rank's part once more; whether nothing is left to do."""
+        """Make one more try at this rank's part. Returns whether nothing is left to do."""
         return self._publish_to_others(store) if place()[0] == 0 else self._fetch_head(store)
 
     def _publish_to_others(self, store: Any) -> bool:
-        """Publish the head; whether all other machines know it."""
+        """Publish the head. Returns whether all other machines know it."""
         self._is_known = self._is_known or self._publish(store)
         others = self._others()
         if not self._is_known or not store.check([*map(joined_key, others)]):
@@ -238,14 +239,16 @@ class HeadExchange:
             self._session.looks.remove(look)
 
     def _conclude_before(self, group: Any) -> None:
-        """A group is about to be destroyed: with the whole job's goes the store of rank 0."""
+        """Conclude before a group is destroyed: the store of rank 0 goes with the group of the
+        whole job."""
         if group is None or group is sys.modules["torch.distributed"].group.WORLD:
             self._conclude()
 
     def _conclude(self) -> None:
-        """The job ends: in a short one, see that all machines that take part know the head.
+        """At the end of the job: if it was short, see that all machines that take part know the
+        head.
 
-        A process that fails may have lost the store's machine, which then never answers.
+        A process that fails may have lost the machine of the store, which then never answers.
         """
         store, self._store = self._store, None
         self._stop_looking(self._exchange)
@@ -306,7 +309,8 @@ class HeadExchange:
         return False
 
     def _fetch_head(self, store: Any) -> bool:
-        """Leave what rank 0 published for our agent; whether it has published anything yet."""
+        """Leave what rank 0 published for our agent. Returns whether rank 0 has published anything
+        yet."""
         if not self._has_said:  # rank 0 may look for this as soon as we have our answer below
             store.set(traced_key(self._number()), b"1")
             self._has_said = True

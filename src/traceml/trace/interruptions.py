@@ -101,7 +101,7 @@ def variables_of(frame: FrameType) -> dict[str, Any]:
     if not _KEEPS_SNAPSHOTS or not frame.f_code.co_flags & CO_OPTIMIZED:
         return dict(frame.f_locals)  # a module's or a class body's are the variables themselves
     names = frame.f_code.co_names
-    has_snapshot = _LOCALS in names or (_VARS in names and _says_vars_alone(frame.f_code))
+    has_snapshot = _LOCALS in names or (_VARS in names and _uses_bare_vars(frame.f_code))
     if has_snapshot and _ASSERTS_OF_PYTEST not in names:
         return {}
     snapshot = frame.f_locals
@@ -116,8 +116,8 @@ def variables_of(frame: FrameType) -> dict[str, Any]:
     return found
 
 
-def _says_vars_alone(code: CodeType) -> bool:
-    """Whether a function does anything else with `vars` than to call it with an argument."""
+def _uses_bare_vars(code: CodeType) -> bool:
+    """Whether a function uses `vars` in another way than to call it with an argument."""
     instructions = [each for each in get_instructions(code) if each.opname not in _NOTHING_DONE]
     followers = zip(instructions, [*instructions[1:], None], strict=True)
     return any(

@@ -20,9 +20,11 @@ _TRIES = 3
 
 
 def job_store() -> Any:
-    """The store of the default process group, by a connection of our own where torch can make one:
-    a thread of the job's that waits for a key would make ours wait too. `None` where there is none,
-    or none whose answers are waited for only so long."""
+    """The store of the default process group, through a connection of our own where torch can make
+    one: on a shared connection, a thread of the job that waits for a key would make us wait too.
+
+    `None` where there is no store, or no connection whose answers can be given a time limit.
+    """
     home: Any = sys.modules["torch.distributed.distributed_c10d"]
     try:
         store = home._get_default_store()

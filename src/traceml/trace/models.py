@@ -146,14 +146,17 @@ class Models:
         return self._watched.living()
 
     def note_owned(self, parameters: Iterable[int]) -> None:
-        """An optimizer has these parameters."""
+        """Notes the models that have these parameters: an optimizer updates them."""
         for model in own_any(set(parameters), self.living()):
             if not self._owned.knows(model):
                 self._owned.add(model)
 
     def training(self) -> list[nn.Module]:
-        """The outermost of the watched models, without those whose optimizers are gone while
-        others train: a script keeps the models of earlier folds, and their last gradients."""
+        """The outermost of the watched models that train.
+
+        Models whose optimizers are gone are left out while others train: a script may keep the
+        models of earlier folds, with their last gradients.
+        """
         living = self.living()
         if len(living) > 1:
             groups = (group for each in self.optimizers() for group in each.param_groups)

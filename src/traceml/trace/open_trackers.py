@@ -179,7 +179,7 @@ class WandbValues:
 
     def _put_end(self) -> None:
         """Puts the run's numbers and verdict so far into the summary of the script's run, once;
-        waits for our agent, and for nothing else."""
+        waits only for our agent."""
         is_ours = os.getpid() == self._session.pid and not self._has_end
         if not is_ours or getattr(self._run, "_is_finished", False):
             return

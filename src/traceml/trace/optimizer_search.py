@@ -245,7 +245,8 @@ def _runs_optimizer_step() -> bool:
 
 
 def runs_inside_another_step() -> bool:
-    """Whether, of the steps that are among the callers, one has another take its own."""
+    """Whether this is called from an optimizer's step that runs inside the step of another
+    optimizer."""
     frame: FrameType | None = sys._getframe(1)
     steps = 0
     while frame is not None and steps < 2:

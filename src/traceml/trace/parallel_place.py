@@ -140,8 +140,8 @@ class PlaceReader:
         return ParallelPlace(dimensions, tuple(stages), self._model())
 
     def _model(self) -> tuple[int, ...]:
-        """How many modules and parameters the trained models have; empty where the rank trains
-        alone."""
+        """The numbers of modules and of parameters of the trained models; empty where the rank
+        trains alone."""
         if not _process_groups():
             return ()
         models = self._models.training()

@@ -44,8 +44,8 @@ def is_helper() -> bool:
 def is_begun_elsewhere() -> bool:
     """Whether the run that the environment names was begun on another machine.
 
-    Its folder in shared memory, if it has one, is not here then, and its manifest, if that can be
-    read here, has another machine's name, or another system's number where two have one name.
+    If so, its folder in shared memory is not here; and its manifest, if it can be read here, has
+    another hostname or, where hostnames are equal, another boot id.
     """
     rings, folder = os.environ.get(RING_FOLDER), os.environ.get(RUN_FOLDER)
     if not folder or (rings and Path(rings).is_dir()):
@@ -62,8 +62,8 @@ def is_begun_elsewhere() -> bool:
 
 
 def machine_id() -> str:
-    """What tells this machine from every other one, and containers on it that share no memory, and
-    so no agent, from each other: they often have one hostname."""
+    """An identifier of this machine that no other machine has, nor any container on it with shared
+    memory of its own, and so an agent of its own: containers often have one hostname."""
     return f"{socket.gethostname()} {_boot_id()} {_shared_memory_id()}"
 
 

@@ -66,14 +66,18 @@ class RankMeeting:
         return cls(_SHARED_MEMORY / f"traceml-init-{os.getuid()}-{plain}.json")
 
     def is_first(self) -> bool:
-        """Whether nobody was here before us whose run goes on; then we have to `tell` the others.
+        """Whether this rank is the first: no other has a run that goes on. Then it has to `tell`
+        the others of its own.
 
-        A rank that was killed leaves the file of a run that is over, or of one that it was about to
-        make, and where a long-lived parent starts it again, as Ray does, it finds that."""
-        part = self._path.with_suffix(f".{os.getpid()}-{os.urandom(4).hex()}")  # also of threads
+        A rank that was killed leaves a file that names a run which is over, or was never made. If a
+        long-lived parent starts the rank again, as Ray does, it finds this file.
+        """
+        part = self._path.with_suffix(
+            f".{os.getpid()}-{os.urandom(4).hex()}"
+        )  # unique among threads, too
         try:
-            self._write(part, _in_the_making())
-            os.link(part, self._path)  # with what it says: no file is ever empty
+            self._write(part, _content_while_making())
+            os.link(part, self._path)  # with its content: nobody sees an empty file
         except FileExistsError:
             return self._take_over()
         except OSError as error:
@@ -85,8 +89,8 @@ class RankMeeting:
         return True
 
     def _take_over(self) -> bool:
-        """Write into the file that a new run is being made, where the run in it is over; whether we
-        were the ones to do so."""
+        """Claim the file for a new run, where the run in it is over. Returns whether we were the
+        ones to claim it."""
         try:
             descriptor = os.open(self._path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
         except OSError as error:
@@ -101,7 +105,7 @@ class RankMeeting:
                 if not is_ours or not _is_over(file.read()):
                     return False
                 file.seek(0)
-                json.dump(_in_the_making(), file)
+                json.dump(_content_while_making(), file)
                 file.truncate()
             except OSError as error:
                 if is_interruption(error):
@@ -150,8 +154,8 @@ class RankMeeting:
         _remove(self._path)
 
 
-def _in_the_making() -> dict[str, Any]:
-    """What a meeting's file says until its first rank has had the run made."""
+def _content_while_making() -> dict[str, Any]:
+    """The content of a meeting's file while its first rank makes the run."""
     return {_MAKING: True, "maker": os.getpid()}
 
 

@@ -65,7 +65,8 @@ class Numbers:
 
 
 class Arrivals:
-    """Calls a function with a module, once, as soon as the loop goes on after it was loaded."""
+    """Calls a function with a module, once, after that module was loaded: at the next step, batch
+    or backward pass of the loop."""
 
     def __init__(self, session: Session) -> None:
         self._awaited: dict[str, Callable[[Any], None]] = {}
@@ -80,6 +81,6 @@ class Arrivals:
             do(found)
 
     def _call_for_arrived(self) -> None:
-        """Something has been loaded since the last time."""
+        """Calls the functions whose modules have been loaded by now."""
         for module in [module for module in self._awaited if module in sys.modules]:
             self._awaited.pop(module)(sys.modules[module])

@@ -365,7 +365,7 @@ class Session:
         return self._count.stepped(self.ring, self.recorder.written)
 
     def fetched_in_step(self) -> bool:
-        """Whether the step that runs, or has just ended, has fetched a batch by itself."""
+        """Whether the step that is open, or has just ended, has fetched a batch itself."""
         return self._count.has_fetched(self.ring, self.recorder.written)
 
     def mark_by_backward(self, is_by_hand: bool) -> None:
@@ -385,10 +385,10 @@ class Session:
                 self._call_guarded(callback)
 
     def find_new_modules(self) -> None:
-        """Let those know who wait for a module, where any has been loaded since the last time.
+        """Calls those who wait for a module, if modules were loaded since the last time.
 
-        After each step, and before a batch, a step or a backward pass begins: the first step is
-        where most models are compiled.
+        This runs after each step, and before a batch, a step or a backward pass begins: most models
+        are compiled in the first step.
         """
         if len(sys.modules) != self.recorder.modules_seen:
             self.recorder.modules_seen = len(sys.modules)

@@ -1,7 +1,7 @@
-"""Where a step ends, for those who look at whole steps: after its last optimizer, or at the next
+"""Tells those who look at whole steps where a step ends: after its last optimizer, or at the next
 fetch.
 
-Hooks tell of each optimizer that steps. In a loop that fetches its batches, and steps several
+Hooks report each optimizer that steps. In a loop that fetches its batches, and steps several
 optimizers on each (a GAN), only the next fetch shows which of them was the step's last.
 """
 
@@ -25,8 +25,8 @@ those of the backward passes of a GPU, which count by themselves."""
 
 
 class FetchWatch:
-    """Calls those who want to know before a batch is fetched; as long as nobody does, torch is left
-    alone. Made once in a process."""
+    """Calls functions before each batch is fetched. Without such functions torch is not patched.
+    Made once in a process."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -35,14 +35,14 @@ class FetchWatch:
         session.forgets.append(self.forget)
 
     def add(self, callback: Callable[[], Any]) -> None:
-        """Call this before each batch from here on."""
+        """Calls this function before each batch from now on."""
         if callback not in self._callbacks:
             self._callbacks.append(callback)
         if self._restore is None:
             self._put_in()
 
     def remove(self, callback: Callable[[], Any]) -> None:
-        """Call it no more."""
+        """Stops calling this function."""
         if callback in self._callbacks:
             self._callbacks.remove(callback)
         if not self._callbacks:
@@ -76,10 +76,11 @@ class FetchWatch:
 
 
 class StepBoundary:
-    """Tells one who looks at whole steps where they end.
+    """Tells one observer of whole steps where they end.
 
-    Whoever asks after each optimizer (`steps_ended`) is told there, unless the loop steps several
-    on one batch: then `at_fetch` is called with how many steps have ended, as the next is fetched.
+    The observer asks after each optimizer (`steps_ended`). In a loop that steps several optimizers
+    on one batch, the answer is 0, and `at_fetch` is called at the next fetch with the number of
+    steps that have ended.
     """
 
     def __init__(
@@ -97,7 +98,7 @@ class StepBoundary:
         self.stop()
 
     def stop(self) -> None:
-        """Nobody asks for the time being."""
+        """Stops watching fetches until the next question."""
         self._fetches.remove(self._see_fetch_guarded)
         self._counted: int | None = None
         """The steps that were complete when that was last asked."""
@@ -109,11 +110,12 @@ class StepBoundary:
         """Ends of optimizers since then."""
 
     def steps_ended(self) -> int:
-        """How many steps have ended, as far as an optimizer that has stepped can tell, since this
-        was last asked; none the first time.
+        """How many steps have ended since the last call, as far as can be told when an optimizer
+        has just stepped; 0 for the first call.
 
-        Without fetches every second optimizer ends the step of a loop with two. Where one of them
-        steps more often (a critic, before its generator), two may be known to have ended at once.
+        In a loop without fetches that has two optimizers, every second one ends a step. Where one
+        of them steps more often (a critic, before its generator), two steps may turn out to have
+        ended at once.
         """
         session = self._session
         before, self._counted = self._counted, session.count_steps()
@@ -131,7 +133,8 @@ class StepBoundary:
         return 0 if before is None else self._counted - before
 
     def _see_fetch(self) -> None:
-        """A batch is fetched: the first of a step, if optimizers have stepped since the last."""
+        """Reports ended steps, if optimizers have stepped since the last fetch: then this fetch is
+        the first of a step."""
         ends = self._session.recorder.ends
         if ends == self._ends:
             return  # a further batch of the same step, or one of an evaluation
@@ -141,7 +144,8 @@ class StepBoundary:
 
 
 class EarlierOperations:
-    """Knows what was computed shortly before a look: a backward pass may go through it."""
+    """Tells whether a backward pass goes through operations that were computed shortly before a
+    look began."""
 
     def __init__(self) -> None:
         self.forget()
@@ -154,13 +158,13 @@ class EarlierOperations:
         """The first of these as the look began, and the number of the look's own first one."""
 
     def note_end(self) -> None:
-        """An optimizer has stepped."""
+        """Notes that an optimizer has stepped."""
         self._at_ends.append(autograd_graph.next_operation())
 
     def begin_look(self) -> None:
-        """What is done from here on is the look's own."""
+        """Begins a look: operations from now on are its own."""
         self._before = self._at_ends[0], autograd_graph.next_operation()
 
     def are_behind(self, loss: Any) -> bool:
-        """Whether the graph of a loss holds any of them."""
+        """Whether the graph of a loss holds operations from before the look."""
         return autograd_graph.has_operation_between(loss, *self._before)

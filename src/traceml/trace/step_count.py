@@ -53,7 +53,7 @@ class StepCount:
         return complete + bool(reader is not None and reader.machine.step.stepped)
 
     def has_fetched(self, ring: Ring | None, events_before: int) -> bool:
-        """Whether the step that is open by then has fetched a batch."""
+        """Whether the step that is open after these events has fetched a batch."""
         self.at(ring, events_before)
         reader = self._reader
         return reader is not None and reader.machine.step.fetched_in_step

@@ -102,7 +102,7 @@ class StepTraces:
 
     def _follow_step(self) -> None:
         if self._recording is not None and self._recording.is_on:
-            self._follow_part(self._recording)
+            self._follow_optimizer(self._recording)
         else:
             self._recording = None  # Ctrl-C may have left one behind that has ended
             self._watch.see(perf_counter_ns() - self._looked_at)
@@ -110,8 +110,8 @@ class StepTraces:
                 self._begin_when_aligned()
         self._looked_at = perf_counter_ns()
 
-    def _follow_part(self, recording: StepRecording) -> None:
-        """An optimizer has stepped in the step that is recorded: it may have been the last."""
+    def _follow_optimizer(self, recording: StepRecording) -> None:
+        """Ends the recorded step, if the optimizer that has just stepped was its last."""
         was_known = self._boundary.is_at_fetch
         ended = self._boundary.steps_ended()
         if self._boundary.is_at_fetch and not was_known:
@@ -120,7 +120,7 @@ class StepTraces:
             self._end_step(recording)
 
     def _follow_fetch(self, _: int) -> None:
-        """A step ends with this fetch, and the next one begins."""
+        """Ends the recorded step with this fetch, or begins to record the next one."""
         if self._recording is not None and self._recording.is_on:
             self._end_step(self._recording)
         elif self._aligning:

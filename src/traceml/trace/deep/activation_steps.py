@@ -78,7 +78,7 @@ class ActivationSteps:
                     self._largest.append(_largest(numbers))
 
     def lose_backward(self) -> None:
-        """What layers return has nothing to do with backward."""
+        """Does nothing: what layers return is known without the backward pass."""
 
     def end(self, step: int, steps: int = 1) -> str | None:
         """The step has ended; why it was not seen to its end, `None` where it was."""

@@ -82,15 +82,16 @@ class StepLook(Protocol):
         """Look at the step that begins; whether that is possible at present."""
 
     def end(self, step: int, steps: int) -> str | None:
-        """The step has ended, and was that number, or the last of so many that could not be told
-        apart while they ran; why it could not be looked at to its end."""
+        """The step has ended. `step` is its number, or the last of `steps` that could not be told
+        apart while they ran. Returns why the step could not be looked at to its end; `None` where
+        it could."""
 
     def take_out(self) -> bool:
         """Take everything out of torch; whether nothing is left there."""
 
     def lose_backward(self) -> None:
-        """A backward pass goes through what was computed before the step: what it does there was
-        not seen."""
+        """Drops what was seen of the backward pass: it goes through operations from before the
+        step, which were not looked at."""
 
 
 class Bursts:
@@ -315,11 +316,11 @@ class Bursts:
         """An optimizer has stepped, at this moment."""
         took = now - self._looked_at
         self._earlier.note_end()
-        if self._is_in_the_way():
+        if self._is_blocking_profiler():
             self._make_room_for_profiler()
         elif self._look_at is not None:
             self._burst_ns.append(took)
-            self._follow_part(self._look_at)
+            self._follow_optimizer(self._look_at)
         elif not self._may_look():
             pass
         elif self._is_settling:
@@ -336,12 +337,13 @@ class Bursts:
                 self._begin_burst_when_aligned(now)
         self._looked_at = now
 
-    def _is_in_the_way(self) -> bool:
-        """Whether we look at a step although a profiler runs, which began in another thread."""
+    def _is_blocking_profiler(self) -> bool:
+        """Whether a step is being looked at although a profiler runs, which another thread has
+        started."""
         return self._look_at not in (None, self._kernels) and not self._may_look()
 
-    def _follow_part(self, look: StepLook) -> None:
-        """An optimizer has stepped in a step that is looked at: it may have been the last."""
+    def _follow_optimizer(self, look: StepLook) -> None:
+        """Ends the step that is looked at, if the optimizer that has just stepped was its last."""
         self._parts += 1
         was_known = self._boundary.is_at_fetch
         ended = self._boundary.steps_ended()
@@ -351,12 +353,13 @@ class Bursts:
             self._end_step(look, ended or 1)
 
     def _follow_fetch(self, ended: int) -> None:
-        """So many steps end with this fetch, and the next one begins."""
+        """Ends the step that is looked at, or `ended` of them: they end with this fetch, where the
+        next one begins."""
         with unseen_by_modes():
             self._follow_ends(ended)
 
     def _follow_ends(self, ended: int) -> None:
-        if self._is_in_the_way():
+        if self._is_blocking_profiler():
             self._make_room_for_profiler()
         elif self._look_at is not None:
             self._end_step(self._look_at, ended)
@@ -401,13 +404,14 @@ class Bursts:
             self._wait(MIN_STEPS_BETWEEN)
         else:
             self._layers = layers_of(self._models.training())
-            self._say_beforehand()
+            self._write_known_notes()
             self._burst_ns, self._max_parts = [], 1
             if not self._begin_step():
                 self._wait(MIN_STEPS_BETWEEN)
 
-    def _say_beforehand(self) -> None:
-        """Write what is known of all looks: what cannot be seen, and what people have stated."""
+    def _write_known_notes(self) -> None:
+        """Writes what is known before the first look: that some layers are not followed, and what
+        the user states of the device."""
         if len(self._layers) == MAX_LAYERS:
             self._file.say(TOO_MANY)
         if stated := os.environ.get(STATED_BY):

@@ -1,9 +1,9 @@
 """How many floating-point operations an operation of torch takes: by torch's own formulas, and by
-ours where it has none.
+ours where torch has none.
 
-What is counted are products of matrices and the like, two for each pair of numbers that is
-multiplied and added: an operation does all of it, also what nobody asked for (cuDNN always computes
-the gradient of an LSTM's input).
+Products of matrices and the like are counted: two for each pair of numbers that is multiplied and
+added. All that an operation computes counts, also what nobody asked for: cuDNN always computes the
+gradient of an LSTM's input.
 """
 
 from __future__ import annotations
@@ -38,16 +38,17 @@ def flops_of(operation: Any, args: Any, kwargs: Any, result: Any) -> int | None:
     if formula is None:
         return 0 if has_no_flops(operation) else None
     if any(isinstance(each, torch.Tensor) and each.layout in _SPARSE for each in args):
-        return None  # a formula takes all numbers for numbers that are there
+        return None  # formulas assume dense tensors
     return round(formula(*args, **kwargs, out_val=result))
 
 
 @cache
 def composite(operation: Any, device: str) -> Any:
-    """What does an operation on such a device by others, as torch would, where it can be counted
-    only by these; `None` for any other.
+    """Returns a function that runs an operation as its parts, as torch does on a device without a
+    kernel of its own for it; `None` where there is such a kernel, or where the operation itself can
+    be counted.
 
-    Where gradients are computed, torch takes such operations apart before they come to us.
+    Where gradients are computed, torch splits such operations before they come to us.
     """
     kernel_of = getattr(operation, "_op_dk", None)
     if kernel_of is None or formula_of(operation) is not None or has_no_flops(operation):
@@ -65,7 +66,8 @@ def operation_name(operation: Any) -> str:
 
 
 def formula_of(operation: Any) -> Formula | None:
-    """Counts an operation; `None` where there is no formula, or none is needed."""
+    """Returns the formula that counts an operation; `None` where there is none, or none is
+    needed."""
     packet = getattr(operation, "_overloadpacket", operation)  # those of a higher order have none
     found: Formula | None = flop_registry.get(packet)
     library, _, name = operation_name(operation).partition("::")
@@ -93,12 +95,12 @@ def _fused_attention_backward(
 
 
 def _vectors(given: torch.Tensor) -> int:
-    """How many vectors a batch has: of a sequence, one per sample and moment."""
+    """How many vectors a batch has: a batch of sequences has one per sample and time step."""
     return given.numel() // max(given.shape[-1], 1)
 
 
 def _recurrent(given: torch.Tensor, weight: Sequence[torch.Tensor], *_: Any, **__: Any) -> int:
-    """Each matrix of each layer and direction is used once for every sample and moment."""
+    """Each matrix of each layer and direction is used once per sample and time step."""
     used = sum(each.numel() for each in weight if each.dim() == 2)
     return 2 * _vectors(given) * used
 

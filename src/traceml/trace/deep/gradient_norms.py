@@ -244,7 +244,7 @@ class GradientNorms:
             self._alarm()
 
     def _see_loss(self, loss: float) -> None:
-        """A loss is known: where it grows, the next steps are measured one by one."""
+        """Has the next steps measured one by one, if this loss has grown."""
         if self._loss_growth.has_grown(loss):
             self._growing_steps = GROWING_STEPS
 

@@ -1,5 +1,5 @@
-"""Whether a loss or a gradient norm grows: told while it does, before it is not finite; and whether
-a norm has exploded."""
+"""Tells whether a loss or a gradient norm grows, early enough to measure more before it is no
+longer finite; and whether a norm has exploded."""
 
 from __future__ import annotations
 
@@ -18,18 +18,16 @@ CALM = 100
 
 
 class GrowthWatch:
-    """Follows values that are positive; of others nothing can be said.
-
-    Growth is measured from the lowest level so far: a mean that follows the values would follow an
-    explosion, too.
-    """
+    """Follows positive values; others are ignored. Growth is measured from the lowest level so far:
+    a moving mean would rise with an explosion."""
 
     def __init__(self) -> None:
         self._seen = self._calm = 0
         self._level = self._lowest = self._told = 0.0
 
     def has_grown(self, value: float) -> bool:
-        """Whether this value is far above what it was, and above what was told last."""
+        """Whether this value is far above the lowest level, and above the last value that was
+        reported as growth."""
         if not 0 < value < math.inf:
             return False
         is_high = self._seen >= MIN_SEEN and value >= GREW * self._lowest

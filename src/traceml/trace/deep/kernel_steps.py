@@ -118,8 +118,8 @@ class KernelSteps:
             self._marks.see_backward()
 
     def lose_backward(self) -> None:
-        """A backward pass goes through what was computed before the step: its kernels run in the
-        step all the same, though nobody knows for which layer."""
+        """Does nothing: the kernels of that backward pass run in the step all the same, though it
+        is not known for which layer."""
 
     def end(self, step: int, steps: int = 1) -> str | None:
         """The step has ended; why it was not seen to its end, `None` where it was."""

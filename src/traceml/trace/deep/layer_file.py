@@ -72,8 +72,8 @@ class LayerFile:
         return self._bytes
 
     def say(self, why: str, key: str = "why") -> None:
-        """Write once why layers are not seen, or not all of them; or, by another key, what exactly
-        is not known of them."""
+        """Writes a note once: why layers are not seen, or not all of them; with another key, a note
+        on what else is not known of them."""
         if why not in self._said:
             self._said.add(why)
             self._append({key: why})

@@ -136,7 +136,8 @@ class LayerMarks:
         self._mark(END_PHASE, phase, perf_counter_ns())
 
     def note_wait(self, event: int) -> None:
-        """Waiting for other ranks begins or ends, or all gradients of this rank are there."""
+        """Marks that waiting for other ranks begins or ends, or that this rank has all its own
+        gradients."""
         if self._calls.is_on:
             self._mark(_WAITS[event], OUTSIDE, perf_counter_ns())
 
@@ -197,8 +198,11 @@ class LayerMarks:
         self._add(kind, place, entered_ns, self._event())
 
     def _event(self) -> Any:
-        """A CUDA event at this moment of the GPU's; `None` without one. Where a graph is captured,
-        or the step has too many marks, no more of the step is seen."""
+        """A CUDA event at the GPU's present moment; `None` without a GPU.
+
+        Where a graph is being captured, or the step has too many marks, it ends the look at this
+        step.
+        """
         if len(self.marks) == MAX_MARKS:
             self.end()
         elif self._record_event is not None:

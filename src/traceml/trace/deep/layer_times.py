@@ -34,7 +34,8 @@ class LayerMark(NamedTuple):
 
 
 class UnseenTime(NamedTuple):
-    """Nanoseconds per call of a layer that torch takes for our hooks, outside of them."""
+    """Nanoseconds that torch takes per call of a layer to find and call our hooks: the hooks
+    themselves do not see this time."""
 
     outside: float
     """In what calls the layer: before the hook that sees it called, and after the other one."""
@@ -94,8 +95,8 @@ def owners(marks: Sequence[LayerMark]) -> list[Owner | None]:
 
 
 def _last_gradients(marks: Sequence[LayerMark]) -> set[int]:
-    """Where a rank has its own gradients, as places in the list; of several such marks in one
-    backward pass the last one counts."""
+    """The positions of the marks at which a rank has all its own gradients; of several in one
+    backward pass only the last."""
     found: set[int] = set()
     is_awaited = False
     for number in range(len(marks) - 1, -1, -1):
@@ -108,8 +109,8 @@ def _last_gradients(marks: Sequence[LayerMark]) -> set[int]:
 
 
 def has_phase(marks: Sequence[LayerMark], phase: int) -> bool:
-    """Whether the marks say when a phase began, and all that layers did of it lies in it: gradients
-    may be asked for in other ways, too."""
+    """Whether the marks have the beginning of a phase, and everything that layers did for it lies
+    within the phase. Gradients that are asked for in another way than `backward` lie outside."""
     begun = ended = 0
     for mark in marks:
         if mark.place == phase and mark.kind in (BEGIN_PHASE, END_PHASE):

@@ -159,7 +159,7 @@ class LossGraph:
         step = self._session.count_steps() + 1
         spoiled = places_with_bad_parameters(layers)
         if spoiled:
-            self._tell_spoiled(layers, spoiled, step, was_finite)
+            self._write_bad_parameters(layers, spoiled, step, was_finite)
             return
         bad = autograd_graph.first_bad_node(nodes)
         if bad is not None and bad.is_given:
@@ -169,7 +169,7 @@ class LossGraph:
         else:
             self._file.write(layers, {"step": step, "has_bad_loss": True})
 
-    def _tell_spoiled(
+    def _write_bad_parameters(
         self,
         layers: Sequence[ModelLayer],
         spoiled: Sequence[int],

@@ -111,4 +111,4 @@ def _resident() -> MemoryNow | None:
 
 
 def _unknown() -> None:
-    """Of another device torch does not say it as cheaply."""
+    """Returns nothing: of other devices torch does not tell the memory as cheaply."""

@@ -37,7 +37,7 @@ class OperationCount(TorchDispatchMode):  # type: ignore[no-untyped-call]
     torch takes out the topmost mode, which would be ours, and the script's would stay for ever.
     """
 
-    supports_higher_order_operators = True  # else torch raises where one is called
+    supports_higher_order_operators = True  # without it torch raises at such an operation
 
     def __init__(self, session: Session, layers: Sequence[ModelLayer]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -86,7 +86,7 @@ class OperationCount(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @property
     def why_nothing(self) -> str:
-        """Why nothing was counted in a step that was seen to its end."""
+        """Why nothing was counted in a step that was seen to its end: the reason as a note."""
         if self._has_entered:
             return FAILED
         return OWN_MODE if self._marks.calls else NO_CALL
@@ -116,10 +116,11 @@ class OperationCount(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
     def _parts_of(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        """What does an operation by further ones, which come here again; `None` where it is one.
+        """Returns a function that runs an operation as further ones, which are then counted here;
+        `None` where it is not made of others.
 
-        Tensors of an own kind, such as those that are spread over ranks, have operations on plain
-        tensors do this rank's part: torch asks them where it gets `NotImplemented`.
+        Tensor subclasses, such as those that are spread over ranks, run this rank's part on plain
+        tensors; `NotImplemented` makes torch ask them to.
         """
         if any(_dispatches_itself(kind) for kind in types):
             return NotImplemented
@@ -167,7 +168,8 @@ def _owner(working: Sequence[Owner | None], marks_before: int) -> Owner:
 
 
 def _dispatches_itself(kind: Any) -> bool:
-    """Whether tensors of this kind say by themselves how operations on them are done."""
+    """Whether tensors of this class define how operations on them are run
+    (`__torch_dispatch__`)."""
     own = kind.__torch_dispatch__ is not torch._C._disabled_torch_dispatch_impl
     return own and not issubclass(kind, FakeTensor)
 

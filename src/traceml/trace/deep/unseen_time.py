@@ -1,7 +1,8 @@
-"""What torch takes for our hooks around each call of a layer where our own clock does not see it.
+"""Measures the time that torch takes around our hooks for each call of a layer, which the hooks
+themselves do not see.
 
-A hook of ours takes the time as it is entered and as it is left. Before and after that torch finds
-and calls the hooks, in Python: a microsecond or two per call, measured on a module that does
+A hook of ours reads the clock when it is entered and when it is left. Before and after that, torch
+finds and calls the hooks, in Python: a microsecond or two per call, measured on a module that does
 nothing.
 """
 
@@ -28,22 +29,22 @@ MEASURE_EVERY = 16
 
 
 class Empty(nn.Module):
-    """Does nothing, to no tensor."""
+    """A module that does nothing."""
 
     def forward(self, nothing: None) -> None:
         """Return what it is given."""
 
 
 class UnseenTimes:
-    """Measures the unseen time now and then, in the thread that trains."""
+    """Measures the unseen time once in many steps, in the thread that trains."""
 
     def __init__(self, session: Session) -> None:
         self._session, self._empty = session, Empty()
         self._steps, self._latest = 0, NOTHING_UNSEEN
 
     def of_step(self) -> UnseenTime:
-        """What it is in the step that begins; nothing where the script has hooks of its own on all
-        modules, which are not ours to call."""
+        """The unseen time of the step that begins; zero where the script has hooks of its own on
+        all modules, because measuring would call them."""
         if _has_global_hook() or torch._C._get_tracing_state() is not None:
             return NOTHING_UNSEEN
         if self._steps % MEASURE_EVERY == 0:
@@ -61,7 +62,7 @@ class UnseenTimes:
             watched.end()
         marks = watched.marks
         if [mark.kind for mark in marks] != [ENTER, LEAVE] * CALLS:
-            return NOTHING_UNSEEN  # its calls are no training here: gradients are off, for one
+            return NOTHING_UNSEEN  # calls are not followed now, such as with gradients off
         gaps = [later.began_ns - mark.ns for mark, later in pairwise(marks)]
         inside, outside = median(gaps[::2]), median(gaps[1::2])
         added = max(0.0, inside + outside - plain_ns)
