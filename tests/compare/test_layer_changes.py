@@ -199,6 +199,6 @@ def test_unrelated_models_have_no_layer_in_common_and_each_side_s_are_named() ->
     b = run_with({"stem": 3.0, "top": 1.0, "tail": 0.5}, held={"parameters": [7, 11, 13]})
     said, lines = layer_sentences(layers_of(a, b))
     assert said.startswith("Layers, by their own time per step (0 compared")
-    assert said.endswith("): none is on both sides.")
+    assert said.endswith("): no layer is on both sides.")
     assert any(each.startswith("New in B: 3 layers (stem, top, tail)") for each in lines)
     assert any(each.startswith("Gone in B: 2 layers (encoder, head)") for each in lines)

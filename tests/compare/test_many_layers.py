@@ -76,7 +76,7 @@ def test_text_page_and_json_have_the_same_layers() -> None:
 def test_equal_runs_and_runs_without_layers() -> None:
     same = compare_many(candidates(*(trained() for _ in range(4))))
     assert same.layers is not None and same.layers.rows == ()
-    assert "Layers: none is shown to take more or less than in A." in many_text(same)
+    assert "Layers: no layer is shown to take more or less than in A." in many_text(same)
     plain = build(make_run(steps=40), 0.0, "0")
     assert compare_many(candidates(plain, plain, plain)).layers is None
     some = compare_many(candidates(trained(), plain, trained(ATTN))).layers

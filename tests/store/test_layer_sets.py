@@ -21,9 +21,9 @@ def test_layers_that_were_added_and_taken_away_are_named_with_the_steps_that_had
     most = layer_set(["stem", "blocks.0"], [100, 101, 1_200])
     late = layer_set(["stem", "blocks.0", "blocks.1", "blocks.1.fc"], [2_000])
     assert note_on_others(most, [early, late]) == (
-        "The model had other layers in 3 of the 6 steps looked at: the times are of those that it "
-        "had in the other 3, from step 100 to step 1,200. Left out: old (Linear, seen until step "
-        "6), blocks.1 (Linear, seen since step 2,000)."
+        "The model's layers changed during the run. The times are of the layers that it had in 3 "
+        "of the 6 steps looked at, from step 100 to step 1,200. Left out: old (Linear, seen until "
+        "step 6), blocks.1 (Linear, seen since step 2,000)."
     )
 
 
@@ -36,7 +36,7 @@ def test_layers_that_come_and_go_are_named_and_very_many_counted():
 
 def test_where_others_lacked_layers_nothing_is_left_out():
     note = note_on_others(layer_set(["a", "b"], [6, 7]), [layer_set(["a"], [5])])
-    assert note.endswith("All of those are among these.")
+    assert note.endswith("It had no further layers in other steps.")
 
 
 def test_sets_without_a_timed_step_need_no_word():
@@ -62,6 +62,6 @@ def test_the_table_is_of_the_layers_that_most_timed_steps_had(tmp_path):
     assert found.names == ("", "teacher") and found.steps == (5, 6)
     assert found.notes == (
         "The times are of layers that the model had from step 5 to step 6: later it had others "
-        "(student), of which no step was timed.",
+        "(student), in no timed step.",
     )
     assert found.at_end.names == ("", "student")

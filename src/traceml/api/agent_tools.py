@@ -181,8 +181,8 @@ class AgentTools:
         if not places:
             notes.append(
                 "nothing points at a line of code: no exception ended the run, and no stack of its "
-                "own code was sampled (that begins once something has been wrong for some seconds, "
-                "or with --profile=deep, and only where the process may be looked into)"
+                "own code was sampled (stacks are sampled once something has been wrong for some "
+                "seconds, or with --profile=deep, where the system allows to read the process)"
             )
         return _bounded({"run": run, "places": shown}, list(dict.fromkeys(notes)))
 

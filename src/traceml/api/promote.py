@@ -191,7 +191,7 @@ def _on_this_machine(
     if not is_whole and artifact.kind != ArtifactKind.FOLDER.value:
         found = "; ".join(sent.problems) or "it is not at the server, or not whole"
         raise UsageError(
-            f"{printable(chosen.name)} could not be sent: {found}; nothing was registered: mend "
+            f"{printable(chosen.name)} could not be sent: {found}; nothing was registered: fix "
             "that, and promote again"
         )
     return _PromotedRun(sent.run_id, path.parent.name, chosen, choice, sent)

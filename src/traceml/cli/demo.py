@@ -26,7 +26,7 @@ SCENARIOS = {
 
 _STORY = {
     "compare_slow": "1/3  The same training with a slow input path: every sample takes 4 ms.",
-    "compare_fast": "2/3  The same training again, the input path mended.",
+    "compare_fast": "2/3  The same training again, the input path fixed.",
 }
 
 

@@ -261,8 +261,8 @@ def _parameters_sentence(bad: BadValue) -> str:
         return f"{said}, whose gradients were not measured: {what}."
     return (
         f"Parameters were NaN or infinite after step {bad.step:,}, whose gradients were not "
-        "measured: by the layers that they belong to, the gradient became so in the backward pass "
-        f"of {_with_kind(bad)}, or the update did."
+        "measured. The layers of these parameters point to the backward pass of "
+        f"{_with_kind(bad)}, or to the update."
     )
 
 

@@ -24,15 +24,15 @@ MAX_BUSY_SHARE = 0.5
 MAX_NAMED = 4
 """Operations, and layers of each, that a note names."""
 _NOT_COUNTED = "Floating-point operations are not counted: {}."
-_NO_STEP = "the run ended before the step in which they are"
+_NO_STEP = "the run ended before the step that is counted"
 _UNCOUNTED = (
     "Floating-point operations are not counted for {}. Neither torch nor TraceML knows how many "
     "these are, so their layers and the step have no number. "
     "torch.utils.flop_counter.register_flop_formula tells both."
 )
 _NO_PEAK = (
-    "What {device} can do at most in {dtype} is not known: there is no MFU, and no layer is said "
-    f"to be limited by it. {STATED_BY} states it."
+    "The peak speed of {device} in {dtype} is not known: there is no MFU, and nothing on what "
+    f"limits a layer. Set {STATED_BY} to state the peak."
 )
 
 

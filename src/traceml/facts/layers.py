@@ -54,21 +54,21 @@ FIRST_LOOK_STEPS = 8
 """A run of fewer steps may end before its layers are looked at for the first time."""
 _NOT_COMPARED = (
     "Layers are not compared between ranks: their parameters are spread over ranks ({how}), and "
-    "the time of a layer may hold what it waited for others."
+    "the time of a layer may include waiting for other ranks."
 )
 MAX_SLOWED_BY_LOOKING = 1.2
-MIN_RATIOS = 4
-"""Steps whose lengths tell how much looking slows them down."""
 """From here on looking at a step changes it so much that a reader has to know."""
+MIN_RATIOS = 4
+"""With fewer steps looked at, it is not known how much looking slows them down."""
 _SLOWED_BY_LOOKING = (
-    "Steps that are looked at layer by layer take {ratio:.1f} times as long as others. The hooks' "
-    "own time is in no layer's, but what waits for the host meanwhile, such as a GPU with small "
-    "kernels, waits in a layer."
+    "Steps that are looked at layer by layer take {ratio:.1f} times as long as others. TraceML's "
+    "hooks count for no layer, but a GPU with small kernels waits for them, and the time of a "
+    "layer includes this wait."
 )
 _NORMS_OF_PARTS = (
     "Gradient norms are those of a rank's own part of the parameters, which are spread over ranks "
-    "({how}): the norms of whole layers are larger. That they grow, or are not finite, shows in "
-    "the parts too."
+    "({how}): the norms of whole layers are larger. Where they grow, or are not finite, the "
+    "parts show it too."
 )
 
 
@@ -183,8 +183,8 @@ def _why_no_layers(forward_s: float | None, steps_taken: int) -> str:
     if forward_s is None:
         return (
             "No layers: no torch.nn.Module was called in a training step. Work by functions of "
-            "torch alone is in the phases above; a model that TraceML has not found by itself is "
-            "named with traceml.trace_model_instance(model)."
+            "torch alone is in the phases above; name a model that TraceML has not found by itself "
+            "with traceml.trace_model_instance(model)."
         )
     if steps_taken < FIRST_LOOK_STEPS:
         return (

@@ -306,7 +306,7 @@ def _write_here(to: TracedRun, says_so: bool) -> None:
     except Exception as error:  # noqa: BLE001 - said; the status must stay the training's own
         say(
             f"the summary could not be written ({type(error).__name__}: {error}); the records are "
-            f"kept, and `traceml recover {shell_word(to.folder)}` writes it once that is mended"
+            f"kept, and `traceml recover {shell_word(to.folder)}` writes it once that is fixed"
         )
         return
     if says_so:

@@ -132,8 +132,8 @@ def stated_peak(text: str, known: DevicePeak) -> DevicePeak:
             number = math.nan
         if name not in DevicePeak._fields or not 0 < number < math.inf:
             raise UnknownPeaks(
-                f"{STATED_BY} holds {part.strip()[:40]!r}; what it may hold is "
-                f"{', '.join(DevicePeak._fields)}, each with 10¹² operations or bytes per second, "
+                f"{STATED_BY} holds {part.strip()[:40]!r}; expected any of "
+                f"{', '.join(DevicePeak._fields)}, each in 10¹² operations or bytes per second, "
                 "as in bf16=989,memory=3.35"
             )
         found[name] = number * TERA

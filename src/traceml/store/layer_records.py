@@ -35,7 +35,7 @@ PIECE_BYTES, MAX_PIECES = 1 << 20, 16
 """A long file is read in pieces of about this size; a line of 2,000 layers has 80 kB."""
 NOT_ALL_READ = "So many steps were looked at that only a part of them, from the whole run, is read"
 
-NOT_OF_THESE = "the model had other layers in the step in which they were"
+NOT_OF_THESE = "the model had other layers in the step that was counted"
 
 
 class KernelTime(NamedTuple):

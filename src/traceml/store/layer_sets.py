@@ -41,8 +41,8 @@ def note_on_others(chosen: LayerSet, others: Sequence[LayerSet]) -> str | None:
     count = sum(each.steps for each in timed)
     first, last = min(chosen.timed), max(chosen.timed)
     return (
-        f"The model had other layers in {count:,} of the {count + chosen.steps:,} steps looked at: "
-        f"the times are of those that it had in the other {chosen.steps:,}, from step {first:,} to "
+        "The model's layers changed during the run. The times are of the layers that it had in "
+        f"{chosen.steps:,} of the {count + chosen.steps:,} steps looked at, from step {first:,} to "
         f"step {last:,}.{_left_out(chosen, timed)}"
     )
 
@@ -56,7 +56,7 @@ def note_on_end(chosen: LayerSet, at_end: LayerSet) -> str | None:
     outer = [name or MODEL for name in new if outer_name(name, new) is None]
     return (
         f"The times are of layers that the model had from step {min(chosen.timed):,} to step "
-        f"{max(chosen.timed):,}: later it had others ({_some(outer)}), of which no step was timed."
+        f"{max(chosen.timed):,}: later it had others ({_some(outer)}), in no timed step."
     )
 
 
@@ -75,7 +75,7 @@ def _left_out(chosen: LayerSet, others: Sequence[LayerSet]) -> str:
         if outer_name(name, steps) is None
     ]
     if not said:
-        return " All of those are among these."
+        return " It had no further layers in other steps."
     return f" Left out: {_some(said)}."
 
 

@@ -159,7 +159,7 @@ def unreadable(where: Path, error: OSError) -> UnreadableRecords:
     """The error of a record file that the system does not let us read."""
     return UnreadableRecords(
         f"{where} cannot be read ({error.strerror or error}); expected a file of step records: "
-        "mend its permissions, or move it out of the run folder"
+        "fix its permissions, or move it out of the run folder"
     )
 
 

@@ -57,8 +57,8 @@ def none_moved(found: LayerComparison) -> str:
     if found.moved or found.notes:
         return ""
     if not found.compared:
-        return "None is on both sides."
-    return "None is shown to take more or less time."
+        return "No layer is on both sides."
+    return "No layer is shown to take more or less time."
 
 
 def none_moved_in_runs(found: ManyLayers, baseline: str) -> str:
@@ -68,7 +68,7 @@ def none_moved_in_runs(found: ManyLayers, baseline: str) -> str:
         return ""
     if found.compared and not any(found.compared.values()):
         return f"No layer of {baseline} is in any of the other runs."
-    return f"None is shown to take more or less than in {baseline}."
+    return f"No layer is shown to take more or less than in {baseline}."
 
 
 def _of_several_classes(found: Iterable[LayerChange | LayerOfRuns]) -> set[str]:

@@ -40,7 +40,7 @@ evaluation, whose trace would take very much memory."""
 MAX_ALIGNING = 32
 """Ends of optimizers after which it is given up to wait for the beginning of a step."""
 
-GRAPHS = "this script uses CUDA graphs, which do not bear that a recording ends: no step was traced"
+GRAPHS = "this script uses CUDA graphs, which break when a recording ends: no step was traced"
 NSIGHT = "Nsight Systems profiles this run, and the GPU serves one profiler at a time"
 FAILED = "recording steps failed in this process, and was ended"
 THEIRS = "the script ran a profiler of its own, and ours made room for it"

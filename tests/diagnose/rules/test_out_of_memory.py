@@ -278,7 +278,7 @@ def test_on_the_host_the_limit_and_what_the_process_had_are_told() -> None:
     assert "The process had 9.00 GiB resident, 6.00 GiB more than in the steps before." in (
         finding.claim
     )
-    assert "Where RLIMIT_AS is lower than is meant, raise it." in finding.action
+    assert "Where RLIMIT_AS is lower than intended, raise it." in finding.action
     assert finding.evidence["taken_bytes"] == 6 * GIB
 
 

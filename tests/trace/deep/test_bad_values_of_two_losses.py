@@ -77,7 +77,7 @@ def test_an_update_between_the_losses_is_not_laid_to_a_gradient_alone(deep):
     train(Judges(nn.Identity()), spoil=spoil)
     bad = bad_value(deep())
     assert bad.step == BAD_STEP and bad.is_of_parameters
-    assert "or the update did" in bad_value_sentence(bad)
+    assert "or to the update" in bad_value_sentence(bad)
 
 
 def test_losses_that_stay_finite_beside_lost_ones_tell_them_once(deep):

@@ -13,7 +13,7 @@ too late. Then the program's own status says what it can: 128 + n is signal n, a
 `os._exit`, nobody can say.
 
 Of a run over several machines: a machine whose agent fell silent with all its ranks, and of which
-nobody saw the end, was lost, and is named. Of its ranks the last step is told that is known.
+nobody saw the end, was lost, and is named. The last known step of its ranks is told.
 
 *Evidence.* `signal`, `status`, `rank`, `step`, and the agent's last samples: `ram_share` (the
 highest of the last 5 seconds), `rss_bytes` of that rank, `oom_kills` (processes that the kernel

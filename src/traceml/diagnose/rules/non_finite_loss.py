@@ -4,8 +4,8 @@
 or infinite. On the CPU every loss is read, and the step is exact. On a GPU a loss is read without
 waiting for the device: as often as it arrives at first, then less and less often, down to ten
 times a second, and the last one of the process always; the text says the two steps between which
-it was lost. Under a `GradScaler` the loss is the one before scaling. In an unbroken stretch to the
-end it is critical and leads, unless something else ended the run; where it recovered, or has
+it was lost. Under a `GradScaler` the loss is the one before scaling. A loss that stays so
+to the end is critical and leads, unless something else ended the run; where it recovered, or has
 recovered from as long a stretch before, it is a warning. A logged gradient norm (`grad_norm`) that
 was not finite while the loss stayed finite is a remark about the norm: a GradScaler that looks for
 its scale makes such gradients and skips their steps. Where no loss is known, a norm that is not

@@ -226,7 +226,7 @@ def _action(facts: Facts, then: ExhaustedMemory) -> str:
         )
         said.append(f"Activations are {share} of it: {smaller}.")
     if held.limited_by is not None:
-        said.append(f"Where {held.limited_by} is lower than is meant, raise it.")
+        said.append(f"Where {held.limited_by} is lower than intended, raise it.")
     if (held.optimizer_bytes or 0) > LARGE * whole:
         shard = "" if settings_advice.is_sharded(settings) else "shard it (FSDP2)"
         lighter = settings_advice.listed((shard, "use an 8-bit optimizer"), "or")
@@ -279,13 +279,13 @@ def _size(facts: Facts, then: ExhaustedMemory) -> str:
     too_large = ""
     if held.tried_bytes and held.total_bytes and held.tried_bytes > held.total_bytes:
         whole = "all there is" if held.is_host else "the whole device"
-        too_large = f"One tensor is more than {whole}: see whether its shape is meant. "
+        too_large = f"One tensor is more than {whole}: check whether its shape is intended. "
         if then.is_beyond_any_batch:
             return too_large.strip()
     elif (times := then.times_all_layers) >= OUTSIZED:
         too_large = (
             f"One tensor is {count(round(times))} times what all layers hold and keep for "
-            "backward: see whether its shape is meant. "
+            "backward: check whether its shape is intended. "
         )
     kind = "validation batch" if then.is_evaluation else "batch"
     batch = then.fitting_batch()

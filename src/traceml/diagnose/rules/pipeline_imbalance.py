@@ -62,8 +62,8 @@ def check(facts: Facts) -> Finding | None:
         claim=(
             f"{_title(longest)} {_work(longest)} "
             f"{duration(longest.own_s)} per step, a mean rank {duration(pipeline.mean_s)}: the "
-            f"others wait, a mean rank {percent(waits_share)} of the step. With more to do than "
-            "the others, these ranks are not called late."
+            f"others wait, a mean rank {percent(waits_share)} of the step. These ranks have more "
+            "to do than the others, so they are not called late."
         ),
         action=(
             f"Move layers from {_name(longest)} to {_name(shortest)}, which {_work(shortest)} "

@@ -15,7 +15,7 @@ attempt that failed by itself, not because another process had gone), `rank`.
 *Thresholds.* A warning from 10 % of the wall time on, and for a run that is still going on; else a
 remark.
 
-*What to do.* Mend the reason; there is none where the launcher only went on with another number of
+*What to do.* Fix the cause; there is none where the launcher only went on with another number of
 ranks. Where much was done again, save more often; where starting takes the
 time, load data and compile from a cache.
 """
@@ -134,13 +134,13 @@ def _cost(lost_s: float, share: float, redone: int | None) -> str:
 
 def _action(goodput: Goodput, redone: int | None, attempts: tuple[Attempt, ...]) -> str:
     has_failed = not all(each.is_regrouped for each in _restarted(attempts))
-    mend = "Mend the reason" if has_failed else "Nothing failed"
+    fix = "Fix the cause" if has_failed else "Nothing failed"
     again_s = goodput.parts_s[RunPart.REDONE]
     if redone and again_s > goodput.parts_s[RunPart.RESTARTS]:
-        return f"{mend}; save checkpoints more often, so that fewer steps are done again."
+        return f"{fix}; save checkpoints more often, so that fewer steps are done again."
     if not has_failed:
-        return "Nothing failed; each change of the number of ranks costs what starting them takes."
-    return "Mend the reason; the attempts and their reasons are listed in the summary."
+        return "Nothing failed; each change of the number of ranks costs the time of a start."
+    return "Fix the cause; the attempts and their reasons are listed in the summary."
 
 
 RULE = Rule(

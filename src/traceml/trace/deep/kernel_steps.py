@@ -14,7 +14,7 @@ from traceml.trace.deep.timed_steps import is_on_one_gpu
 from traceml.trace.profiler_turns import NSYS, ProfilerTurns
 from traceml.trace.session import Session
 
-GRAPHS = "CUDA graphs are in use, which do not bear that a recording ends: no kernel is recorded"
+GRAPHS = "CUDA graphs are in use, and they break when a recording ends: no kernel is recorded"
 NSIGHT = "Nsight Systems profiles this run, and the GPU serves one profiler: no kernel is recorded"
 MAX_LAUNCHES = 4096
 """Kernels by name and layer that are told apart; further ones are counted for their layer."""
@@ -96,7 +96,7 @@ class KernelSteps:
     def begin(self, layers: Sequence[ModelLayer]) -> bool:
         """Record the step that begins; not without a GPU, nor beside another profiler.
 
-        Nor with CUDA graphs, which do not bear that CUPTI is taken out again.
+        Nor with CUDA graphs, which break when CUPTI is taken out again.
         """
         if not is_on_one_gpu(self._session, layers):
             return False

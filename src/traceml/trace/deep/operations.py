@@ -25,8 +25,8 @@ from traceml.trace.deep.operations_without_flops import is_view
 from traceml.trace.session import Session
 
 FAILED = "counting failed in this process"
-OWN_MODE = "the script has a mode of its own in torch's dispatcher, and ours is not put beside it"
-NO_CALL = "no layer was called in the step for it"
+OWN_MODE = "the script uses a TorchDispatchMode of its own, and TraceML adds none beside it"
+NO_CALL = "no layer was called in the step that is counted"
 
 
 class OperationCount(TorchDispatchMode):  # type: ignore[no-untyped-call]
