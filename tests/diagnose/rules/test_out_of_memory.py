@@ -91,7 +91,7 @@ def test_the_batch_to_try_fits_by_what_activations_take() -> None:
     tight = found(failed(full(tried_bytes=100 * GIB), gpu=True))
     assert tight.evidence["suggested_batch"] == 11
     shape = found(failed(full(tried_bytes=2561 * GIB), gpu=True))  # 80.03 GiB a sample
-    assert "see whether its shape is meant" in shape.action and "batch" not in shape.action
+    assert "check whether its shape is intended" in shape.action and "batch" not in shape.action
     assert shape.evidence["suggested_batch"] is None
     assert "batch is 1 already" in found(failed(full(), gpu=True, samples=1)).action
 
