@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from traceml.compare.layer_changes import own_time_ms
 from traceml.figures.layer_record import LayerBar, LayerColumn, LayerRows, LayerTree, LayerTreeRow
 from traceml.figures.page import Row, Table
 from traceml.figures.units import PERCENT, PLAIN, Floats, Unit
@@ -219,12 +220,6 @@ class _LayerQuantity:
         return 1e3 if self.is_time else 1.0
 
 
-def _own_ms(layer: LayerSummary) -> float | None:
-    parts = (layer.forward_ms, layer.recompute_ms, layer.backward_ms)
-    known = [part for part in parts if part is not None]
-    return sum(known) if known else None
-
-
 def _over_median_ms(layer: LayerSummary) -> float | None:
     if layer.worst_ms is None or layer.median_ms is None:
         return None
@@ -232,8 +227,8 @@ def _over_median_ms(layer: LayerSummary) -> float | None:
 
 
 _QUANTITIES = (
-    _LayerQuantity("total", "Total", _own_ms, "time"),
-    _LayerQuantity("own", "Own", _own_ms, "time", is_own=True),
+    _LayerQuantity("total", "Total", own_time_ms, "time"),
+    _LayerQuantity("own", "Own", own_time_ms, "time", is_own=True),
     _LayerQuantity("forward", "Forward", lambda layer: layer.forward_ms, "time"),
     _LayerQuantity("recompute", "Recompute", lambda layer: layer.recompute_ms, "time"),
     _LayerQuantity("backward", "Backward", lambda layer: layer.backward_ms, "time"),
@@ -418,7 +413,7 @@ def _added_up(own: Floats, parents: Sequence[int]) -> Floats:
 
 
 def _running_ms(layer: LayerSummary) -> float:
-    return layer.busy_ms if layer.busy_ms is not None else _own_ms(layer) or 0.0
+    return layer.busy_ms if layer.busy_ms is not None else own_time_ms(layer) or 0.0
 
 
 def _row(node: _Node) -> LayerTreeRow:
