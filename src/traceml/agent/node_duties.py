@@ -57,13 +57,13 @@ HEAD_WAITS_S = 25.0
 HEAD_SILENCE_S = 8.0
 """… of which something was heard within this time."""
 SILENT_WAIT_S = 6.0
-"""How long it waits for one that is silent: its link may only just work again."""
+"""How long the end waits for a silent node: its link may have just recovered."""
 FIRST_NODE_WAIT_S = 6.0
-"""How long it waits for a first one, where rank 0 did not say how many know the head: it may have
-died, and a short job is over before they have found each other. And for all that know the head,
-where …"""
+"""How long the end waits for a first node, where rank 0 did not report how many nodes know the
+head: rank 0 may have died, and a short job may be over before nodes and head have found each
+other. The same time for all nodes that know the head, once it has listened for `KNOWN_FOR_S`."""
 KNOWN_FOR_S = 60.0
-"""… it has listened for so long: a node of which nothing was heard in that time cannot reach it."""
+"""A node of which nothing was heard in this time cannot reach the head."""
 ORIGIN_TIMEOUT_S = 15.0
 """How long a node waits until the agent of the command that began the run is its head."""
 PORT_TIMEOUT_S = 30.0

@@ -23,7 +23,7 @@ from traceml.store.node_mirror import copy_folder
 from traceml.store.record_file import RankFiles
 
 CLOCKS_APART_S = 900.0
-"""How far the clocks of two machines may differ where nobody measured it."""
+"""How far the clocks of two machines may differ where the difference was not measured."""
 
 
 def choose_head(given: Sequence[Path]) -> Path:

@@ -12,7 +12,8 @@ METRICS, LOGS = "metrics", "logs"
 DEFAULT_INTERVAL_S = 10.0
 """Between two exports, where `OTEL_METRIC_EXPORT_INTERVAL` says nothing."""
 MIN_INTERVAL_S, MAX_INTERVAL_S = 0.1, 86_400.0
-"""A huge one means that no more than the end is to be sent, and is more than a wait can take."""
+"""Seconds between exports. A huge setting means that only the end is to be sent; it is cut to what
+a wait can take."""
 INSTALL = "pip install 'traceml-insight[otel]'"
 UNREADABLE = "an address that cannot be read"
 """What a collector's address is called that is no URL: it may hold secrets."""

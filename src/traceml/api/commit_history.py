@@ -22,7 +22,7 @@ class CommitHistory:
     places: dict[str, int]
     """Of each commit; what a commit is based on has a smaller one."""
     _parents: dict[str, tuple[str, ...]]
-    """Of each commit, what it was merged into first; the newest commit first."""
+    """The parents of each commit, the one that was merged into first; the newest commit first."""
     _git: Git
 
     @classmethod

@@ -51,9 +51,9 @@ MAX_RUNS = 500
 """Of a series, the newest: finding changes takes time with the square of their number."""
 MAX_SCORED_RUNS = 200
 MAX_SCRIPTS = 50
-"""Scripts of which a summary is read for the sources of its parameters."""
+"""Scripts for which a summary is read to learn where parameters come from."""
 MAX_DIFFERENT_PARAMS = 5
-"""Named beside a change."""
+"""Parameters that are named beside a change."""
 _COMMAND_LINE = "argparse"
 
 _STEP_TIME = f"facts.{DEFAULT_METRIC}"

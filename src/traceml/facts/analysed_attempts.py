@@ -28,13 +28,13 @@ class AnalysedAttempts:
     """The attempts whose steps are analysed, where a run has steps of other sets of ranks too."""
 
     numbers: tuple[int, ...]
-    """Of the attempts, from 1."""
+    """The numbers of these attempts, from 1."""
     ranks: tuple[int, ...]
     world_size: int
     steps: int
-    """Complete steps in these attempts, each time of the rank that took the most."""
+    """Complete steps in these attempts; of each attempt, those of the rank that took the most."""
     steps_left_out: int
-    """The same of all other attempts."""
+    """Complete steps in all other attempts, counted in the same way."""
 
 
 def analysed_attempts(attempts: Sequence[Attempt]) -> AnalysedAttempts | None:

@@ -17,11 +17,12 @@ MAX_LAYERS = 7
 MAX_LARGEST = 3
 """Of these, the layers with the largest norms; the others are those whose norm changed the most."""
 MAX_POINTS = 120
-"""Of a curve; a point of a longer one stands for several steps."""
+"""Points of a curve: in a longer run a point stands for several steps."""
 END_STEPS = 8
-"""Measured steps at the beginning and at the end between which a norm is said to have changed."""
+"""How many measured steps at each end of the run are compared to see how much a norm changed."""
 MIN_SHARE = 1e-3
-"""Of the whole model's norm: changes below it do not count, a norm of zero has no logarithm."""
+"""Of the whole model's norm: smaller norms count as this, because a norm of zero has no
+logarithm."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,8 @@ class ModelStage:
 
     records: LayerRecords
     places: tuple[int, ...]
-    """Its layers: those with a norm that no stage before it has."""
+    """The indices of its layers among those of the rank: the layers with a norm that are in no
+    earlier stage."""
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -11,8 +11,8 @@ from traceml.model.node import NodeWay
 from traceml.store.records import NodeRecords, RunRecords
 
 MAX_TRAINED_ON_S = 10.0
-"""How long the other ranks may take steps after a machine was last heard of: they go no further
-without it, and its records come within seconds. Where they trained on, only its link was cut."""
+"""How long the other ranks may take steps after a machine was last heard of: without it they cannot
+go on, and its records arrive within seconds. If they trained longer, only its link was cut."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,10 +21,10 @@ class LostNode:
 
     name: str
     ranks: tuple[int, ...]
-    """Those that were lost with it."""
+    """The ranks that were lost with it."""
     pids: tuple[int, ...]
     steps: int
-    """The last step that is known of them."""
+    """The last known step of these ranks."""
     last_heard_unix_s: float
     """When its agent, or a step of its ranks, was last recorded; on the head's clock."""
 

@@ -29,7 +29,7 @@ from traceml.model.sample import Sample
 from traceml.store.records import RankRecords, RunRecords
 
 MAX_RANKS_KEPT = 64
-"""Ranks of which it is kept when they took steps: those of one machine, and more."""
+"""For how many ranks the times of their steps are kept: at least as many as one machine has."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ import numpy.typing as npt
 from traceml.facts.step_table import StepTable
 
 MAX_DISTANCES = 2.0
-"""Between two pauses: with more steps than that before the first or after the last one, pauses do
-not go on from the first steps to the last."""
+"""Where more steps than this many distances between two pauses lie before the first or after the
+last pause, the pauses do not cover the whole run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +31,8 @@ class Pauses:
     pause; as a mean over all steps. A pause that overlaps with other work, and a late batch, add
     nothing."""
     every_steps: float | None = None
-    """After how many steps one comes: the mean distance between two, where they go on from the
-    first steps to the last; else the steps by their number. `None` without any."""
+    """How often a pause comes: the mean number of steps between two, where they cover the whole
+    run; else all steps divided by the number of pauses. `None` without any."""
 
 
 def pauses(table: StepTable, name: str) -> Pauses | None:

@@ -16,7 +16,7 @@ LAST_SAMPLES = 5
 CURVE_STEPS = 32
 """Steps before the end whose memory is shown."""
 MIN_SIZES = 8
-"""Of a process, while it trained: with fewer nobody can say whether it grew from step to step."""
+"""With fewer sizes of a process than this, it cannot be said whether it grew from step to step."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,14 +40,14 @@ TIMEOUT_STATUS = 124
 """With which the command `timeout` ends when it had to end its own."""
 _TIMEOUT = re.compile(r"(^|[\s/;&|(])g?timeout\s")
 SILENT_S = 10.0
-"""Where the head may have been ended together with the other machines, and while the run goes on:
-a machine is lost when nothing was heard of it for so long. Its records come every second, or every
-few of them."""
+"""A machine counts as lost after it was silent for this long, while the run goes on or where the
+head may have ended together with other machines. Its records come every second, or every few
+seconds."""
 
 
 RECORDS_LAG_S = 5.0
-"""A machine may have gone on for so long after the last that was heard of it. What a rank elsewhere
-died of within that time came first …"""
+"""A machine may have gone on for this long after it was last heard of. What a rank elsewhere died
+of within that time came first …"""
 SIGNALS_OF_A_LOSS = (SIGTERM, SIGABRT)
 """… but for these: launchers send SIGTERM once a machine is lost, and NCCL ends its process."""
 
@@ -96,7 +96,7 @@ class Failure:
     allocated_bytes: tuple[int, ...] = ()
     """The peak of each of the last steps on the GPU of this rank, oldest first."""
     samples: int | None = None
-    """In the batch that was too large for the memory, else in one of its steps; `None` of an
+    """In the batch that was too large for the memory, else in one of the run's steps; `None` for an
     evaluation whose batch is not known."""
     step_samples: int | None = None
     """In one of its training steps."""

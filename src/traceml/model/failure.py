@@ -40,8 +40,8 @@ class MemoryAtFailure:
     resident_bytes: int | None = None
     """What the process held of the host's memory."""
     limited_by: str | None = None
-    """What allows the process no more than `total_bytes` (`RLIMIT_AS`); `None` where it has no
-    limit of its own below the machine's memory."""
+    """The limit (`RLIMIT_AS` or `RLIMIT_DATA`) that allows the process no more than `total_bytes`;
+    `None` where it has no limit below the machine's memory."""
     machine_bytes: int | None = None
     """The memory of the whole machine."""
 

@@ -110,7 +110,7 @@ KNOWN_LOSS, AWAITED_LOSS = 2, 4
 EMPTY = 2
 QUEUE_WATCHED, QUEUE_DRY = 2, 4
 INSIDE_ANOTHER = 2
-"""Another optimizer's step has this one take its own, as that of SAM does."""
+"""This optimizer's step runs inside the step of another one, such as SAM's."""
 HOLDS_BACKWARD, HOLDS_OPTIMIZER = 2, 4
 CAUSE_SHIFT = 8
 """A cause stands above the other flags."""

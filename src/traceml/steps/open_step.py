@@ -84,8 +84,8 @@ class OpenStep:
         self.had_backward = self.had_forward = self.had_training_forward = False
         self.evaluated_at: int | None = None
         self.evaluation_end: tuple[int, int, int] | None = None
-        """Where an evaluation would end that goes on no longer: at the end of its last forward
-        pass, of its source or of its region; with the checkpoints, and the waits for the device, up
+        """Where the present evaluation would end if nothing more of it comes: after its last
+        forward pass, batch or region; with the time of checkpoints, and of waits for the device, up
         to then."""
 
     def may_end_evaluation(self, now: int) -> None:

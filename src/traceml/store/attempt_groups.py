@@ -33,10 +33,10 @@ class StartedProcess:
     restart: int | None
     records: RankRecords | None = None
     numbered_steps: int = 0
-    """How many numbers its steps have, with those that were lost."""
+    """How many step numbers the process has used, including those of lost steps."""
     first_step_unix_s: float = math.inf
     has_known_clock: bool = True
-    """Whether its moments can be compared with those of other machines."""
+    """Whether its times can be compared with those of other machines."""
 
     @property
     def identity(self) -> tuple[str, int]:
@@ -133,11 +133,11 @@ class AttemptGroup:
         self._waited = {each.identity for each in processes} if have_waited else set()
         self._ranks: set[int] = set()
         self._restarts: dict[str, set[int | None]] = {}
-        """By machine."""
+        """The counts of restarts by their launchers, by machine."""
         self._ended_unix_s: float | None = None
-        """When the last of those ended whose clock is known."""
+        """When the last of the processes whose clock is known has ended."""
         self.world_size = 0
-        """How many ranks it had, with those that another group has by now."""
+        """How many ranks the attempt had, including those that were moved to another group."""
         for process in processes:
             self.add(process)
 

@@ -149,7 +149,8 @@ class BadParameters(NamedTuple):
     layers: tuple[int, ...]
     """Their places."""
     is_within_step: bool = False
-    """Whether a later loss of that very step was not finite: its gradients tell nothing then."""
+    """Whether a later loss of that very step was not finite: then its gradients do not tell the
+    cause."""
 
 
 @dataclass(frozen=True, slots=True)

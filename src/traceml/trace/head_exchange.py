@@ -47,7 +47,8 @@ from traceml.trace.session import Session
 
 MAX_TRIES = 40
 MAX_UNCOUNTED_TRIES = 20
-"""Where no launcher says that there are other machines: the last one after half a minute."""
+"""Tries where no launcher says that there are other machines: the last one is after half a
+minute."""
 FIRST_PAUSE_NS = 200_000_000
 """Between two tries; the pauses grow by a fifth each time, to 25 minutes in all."""
 _GROWTH = 1.2

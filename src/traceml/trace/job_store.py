@@ -13,8 +13,8 @@ from typing import Any
 from traceml.trace.interruptions import is_interruption
 
 MAX_ANSWER_S = 2.0
-"""An answer takes 40 µs. One that has not come by then does not come: its machine was lost, and it
-is asked no more. torch itself waits for ever there."""
+"""Timeout for an answer of the store. An answer takes 40 µs; one that takes longer than this never
+comes, because its machine was lost. torch itself would wait for ever."""
 _PROC = Path("/proc/self")
 _TRIES = 3
 

@@ -110,7 +110,7 @@ class Models:
         self._session = session
         self._watched = WeaklyKnown()
         self._owned = WeaklyKnown()
-        """Those with parameters that an optimizer has, or had."""
+        """The models with parameters that an optimizer has, or had."""
         self.optimizers: Callable[[], list[Any]] = list
         """The optimizers that have stepped and are still there."""
         self._wrapped: set[tuple[type, str]] = set()

@@ -25,7 +25,7 @@ from traceml.trace.marks import read_agent_mark
 _SHARED_MEMORY = Path("/dev/shm")
 _POLL_S = 0.02
 _MAKING = "is_in_the_making"
-"""Is in the file until the run is there, or known not to come."""
+"""A key that is in the file until the run exists, or is known to fail."""
 
 
 class RankMeeting:

@@ -78,11 +78,11 @@ class Session:
         self.on_memory_reading: list[Callable[[], None]] = []
         """What is called with the readings of memory, at most ten times a second."""
         self.on_loss_arrived: list[Callable[[float], None]] = []
-        """What wants to know the losses that come from a device, now and then."""
+        """Called with losses that were copied from a device, from time to time."""
         self.open_closures = 0
         """Closures of optimizers' steps that run. One that Ctrl-C cut off may be among them."""
         self.told_of_waiting: list[Callable[[int], None]] = []
-        """What is called where waiting for other ranks begins and ends, with the kind of event."""
+        """Called where waiting for other ranks begins and ends, with the kind of event."""
         self.open_trackers: OpenTrackers | None = None
         self._count = StepCount(self.recorder, max_steps or 0)
         self.optimizers = Numbers()

@@ -20,8 +20,8 @@ from traceml.trace.recorder import MAX_ENDS_PER_FETCH
 from traceml.trace.session import Session
 
 REMEMBERED_ENDS = 4
-"""Optimizers' steps back to which operations count: older numbers may be another thread's, such as
-those of the backward passes of a GPU, which count by themselves."""
+"""Operations count back to so many optimizer steps ago. Older numbers may be another thread's, such
+as those of backward passes on a GPU, which are numbered separately."""
 
 
 class FetchWatch:
@@ -101,13 +101,13 @@ class StepBoundary:
         """Stops watching fetches until the next question."""
         self._fetches.remove(self._see_fetch_guarded)
         self._counted: int | None = None
-        """The steps that were complete when that was last asked."""
+        """The number of complete steps at the last call of `steps_ended`."""
         self._stepped: int | None = None
-        """The steps that had ended at the last fetch that ended any …"""
+        """The number of ended steps at the last fetch that followed an optimizer step …"""
         self._ends = -1
-        """… and how many ends of optimizers there were by then."""
+        """… and the number of optimizer steps by then."""
         self._waited = 0
-        """Ends of optimizers since then."""
+        """Optimizer steps since then."""
 
     def steps_ended(self) -> int:
         """How many steps have ended since the last call, as far as can be told when an optimizer
@@ -155,7 +155,8 @@ class EarlierOperations:
         self._at_ends: deque[int] = deque([0], maxlen=REMEMBERED_ENDS)
         """The number that an operation would have had after each of the last optimizer steps."""
         self._before = (0, 0)
-        """The first of these as the look began, and the number of the look's own first one."""
+        """The number of the first remembered operation when the look began, and of the look's own
+        first one."""
 
     def note_end(self) -> None:
         """Notes that an optimizer has stepped."""

@@ -55,7 +55,7 @@ class _Creep:
     """Seconds from the end of the window until the memory is full; `None` where the capacity is not
     known, or memory ran out."""
     limit: ProcessLimit | None = None
-    """The limit of a rank's own process that is met by then, before the machine is full."""
+    """The limit of a rank's own process, if that is reached before the machine's memory is full."""
 
     @property
     def worst(self) -> Trend:

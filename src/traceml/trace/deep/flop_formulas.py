@@ -20,7 +20,7 @@ from torch.utils.flop_counter import flop_registry
 from traceml.trace.deep.operations_without_flops import has_no_flops
 
 Formula = Callable[..., float]
-"""Takes what the operation takes, and what it returned as `out_val`."""
+"""Takes the operation's arguments, and its result as `out_val`."""
 
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 _SPARSE = (
@@ -252,4 +252,4 @@ _FORMULAS: dict[str, Formula] = {
     "_fft_r2c": _fourier_of_real,
     "_fft_c2r": _fourier_to_real,
 }
-"""Ours, by the names of torch's own operations."""
+"""TraceML's own formulas, by the names of torch's operations."""

@@ -45,7 +45,7 @@ ALARM_STEPS = 8
 """Steps in a row that are measured, whatever it costs, after a gradient that is no longer usual."""
 MAX_ALARMS = 4
 GROWING_STEPS = 8
-"""Steps in a row that are measured each time when the loss or the norm has grown further."""
+"""How many steps in a row are measured after the loss or the norm has grown."""
 MAX_NUMBERS, MIN_ROWS = 60_000, 24
 """Norms of a process that are written beside those around an alarm, however long the run: so many
 numbers, but no fewer steps than this. The summary reads them of every rank."""

@@ -6,15 +6,16 @@ from __future__ import annotations
 import math
 
 GREW = 10.0
-"""Times the lowest level so far, and again times each value that was told before."""
+"""A value has grown when it is this many times the lowest level so far, and this many times the
+last value that was reported."""
 EXPLODED = 100.0
-"""Times the usual norm of the whole model: then it has exploded."""
+"""A norm has exploded when it is this many times the usual norm of the whole model."""
 MIN_SEEN = 8
-"""Values before one can have grown: the first ones may be anything."""
+"""How many values come before one can have grown: the first ones may be anything."""
 WEIGHT = 0.1
-"""How much each value changes the level: a moving mean, so that two losses in turn are one."""
+"""How much each value changes the level, a moving mean: it smooths two losses that take turns."""
 CALM = 100
-"""Values in a row that have not grown, after which the same growth is told anew."""
+"""After this many values in a row without growth, the same growth is reported again."""
 
 
 class GrowthWatch:

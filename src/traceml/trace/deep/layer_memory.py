@@ -100,7 +100,7 @@ class SavedTensors:
         """By layer: the most that was taken at a moment of its calls that was looked at: as it, or
         a layer that it calls, began or returned. Its peak is at least this."""
         self._highest: list[int] = []
-        """The same of each open call so far."""
+        """For each open call: the highest memory use seen so far."""
         self.input_elements = 0
         """Of the first tensor that the model was called with; of several calls, the most. What is
         kept goes with it."""

@@ -38,9 +38,10 @@ class UnseenTime(NamedTuple):
     themselves do not see this time."""
 
     outside: float
-    """In what calls the layer: before the hook that sees it called, and after the other one."""
+    """In the caller of the layer: before the hook at the layer's beginning, and after the one at
+    its end."""
     inside: float
-    """In the layer itself: between these hooks."""
+    """In the layer itself: between these two hooks."""
 
 
 NOTHING_UNSEEN = UnseenTime(0.0, 0.0)

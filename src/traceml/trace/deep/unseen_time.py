@@ -23,9 +23,10 @@ from traceml.trace.deep.layer_times import ENTER, LEAVE, NOTHING_UNSEEN, UnseenT
 from traceml.trace.session import Session
 
 CALLS = 24
-"""Of the empty module, with our hooks and without: of each the median counts."""
+"""How often the empty module is called, with our hooks and without; the median of each counts."""
 MEASURE_EVERY = 16
-"""Steps that are timed: the clock of a processor changes as a run goes on."""
+"""It is measured anew after this many timed steps: a processor's clock rate changes during a
+run."""
 
 
 class Empty(nn.Module):
