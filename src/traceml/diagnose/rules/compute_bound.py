@@ -16,9 +16,9 @@ in the run queue or throttled).
 what is not on yet (see [`settings`](summary.md#settings)). On a GPU: bfloat16 autocast or TF32,
 `torch.compile`, for convolutions channels_last, and a larger batch where less than 50 % of the
 device's memory was reserved. Where the optimizer is the largest part: a fused one, or a larger
-batch so that it runs less often. On a CPU: a GPU, unused cores (none are where the training thread
-waits for one in 10 % of the time: then it needs cores first), bfloat16, or a smaller model; where a
-micro-batch computes for less than 3 ms, what makes the operations fewer or larger instead: a larger
+batch so that it runs less often. On a CPU: a GPU, unused cores (where the training thread waits for
+a core in 10 % of the time, it needs cores first), bfloat16, or a smaller model. Where a
+micro-batch computes for less than 3 ms, fewer or larger operations are advised instead: a larger
 batch, `torch.compile`.
 """
 

@@ -11,7 +11,7 @@ batch ready), `collate_share` and `blocked_share` (of the fetch: spent collating
 without computing), `rare_share` (of the wait, in the tenth of the steps that waited longest),
 `disk_busy_share`, `diagnosis_clock`.
 
-*Thresholds.* A share of 10 % warns from 1 ms of wait on: so much is what fetching costs at all.
+*Thresholds.* A share of 10 % warns from 1 ms of wait on: any fetch costs up to that.
 20 % is critical from 3 ms on, and 50 % from 1 ms on. Where it is the largest part of a shorter
 step it is a remark. So is a single long wait that passed within 10 s
 ([why](explanation.md#claims-fit-the-account-of-time)).

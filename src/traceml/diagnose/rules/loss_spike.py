@@ -5,7 +5,7 @@ the end and is back at 80 % of the very first loss or more, or where it reached 
 loss; otherwise it is a remark (`info`): one bad batch, a restarted learning rate and harder data
 make a loss jump too.
 
-Where the script logs its loss (`log_metrics`), that is looked at. Otherwise it is the loss that
+Where the script logs its loss (`log_metrics`), that one is judged. Otherwise it is the loss that
 the first backward pass of each step was called on, so that the two losses of a GAN are not mixed.
 Many frameworks divide the loss by the micro-batches of an accumulation window. Where windows
 differ in size and the loss changes with them as a divided one would, it is multiplied by them

@@ -3,7 +3,7 @@
 *Meaning.* Part of the step's body is neither copies to the device nor forward, backward, optimizer
 or communication. On the GPU's clock it is the part of that in which the [GPU was
 idle](explanation.md#every-idle-gap-of-the-gpu-has-one-cause); work of the GPU's outside the model's
-phases (the loss, clipping, an EMA) is no loss, and only told. Records without that account have
+phases (the loss, clipping, an EMA) is no loss, and only named. Records without that account have
 both in one. Or a good part of the wall time passes between steps, and is neither evaluation nor a
 checkpoint: outside `trace_step`, where a generator makes the next batch, say, or from an
 evaluation's last batch to the next one for training. Then `phase` is `null`, and the share is one
@@ -14,7 +14,7 @@ of the wall time. Of the two the larger is told, and the other named.
 the host launched work), `residual_ms`, `wait_ms`, `step_time_ms`, `diagnosis_clock`; between steps
 `outside_share`, `outside_steps_ms`, `wall_step_ms`, `main_part`, `main_part_ms`.
 
-*Thresholds.* A share of 10 % warns from 1 ms on: so much is what any Python loop costs. 20 % is
+*Thresholds.* A share of 10 % warns from 1 ms on: any Python loop costs up to that. 20 % is
 critical from 3 ms on. A loop in which no fetch was seen may make its batches here: there those
 20 % and 3 ms only warn, and beyond that it is judged by what is known of it, measured or named.
 Where the rest is the largest part of a step too short for any of this, it is a remark. Between
