@@ -206,6 +206,26 @@ def test_incomplete_records_have_no_number_and_losses_stand_at_their_own_step():
     assert [row["loss"] for row in rows] == [None, None, None, 0.125, None, None]
 
 
+def test_only_complete_steps_count_and_one_of_several_ranks_counts_once(tmp_path: Path, capfd):
+    run = make_run(ranks=2, steps=7, gpu=True)
+    ranks = []
+    for rank in run.ranks:
+        steps = np.array(rank.steps)
+        steps["flags"][6] |= int(record_layout.StepFlag.ABORTED)
+        ranks.append(replace(rank, steps=steps))
+    folder = write_run(tmp_path / "run", replace(run, ranks=tuple(ranks)))
+    section = read_summary(folder / "final_summary.json").step_time
+    assert section is not None and section.metadata.training_total_steps == 6
+    trace = tmp_path / "run.pftrace"
+    assert main(["export", str(folder), "--format", "perfetto", "-o", str(trace)]) == 0
+    assert f"Written to {trace}: 6 steps, " in capfd.readouterr().err
+    assert main(["export", str(folder), "--format", "jsonl"]) == 0
+    rows = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+    complete = [row["step"] for row in rows if row["is_complete"]]
+    assert complete == [*range(1, 7)] * 2
+    assert ["step" in row for row in rows if not row["is_complete"]] == [False, False]
+
+
 def test_old_steps_are_a_table_of_blocks():
     run = make_run(steps=200)
     steps = np.array(run.ranks[0].steps)

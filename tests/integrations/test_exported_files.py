@@ -8,6 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from factories import make_run
@@ -18,6 +19,7 @@ from restarted_runs import Start, restarted
 from run_folders import write_run
 from traceml.cli import main
 from traceml.figures.exported_timeline import write_timeline
+from traceml.model import record_layout
 from traceml.store.perfetto_trace import PerfettoWriter
 from traceml.store.records import RunRecords
 from traceml.summaries.build import build
@@ -234,3 +236,17 @@ def test_a_process_number_that_is_used_again_is_another_process(tmp_path: Path):
     with (tmp_path / "r.pftrace").open("wb") as file:
         write_timeline(PerfettoWriter(file), replace(run, processes=same, starts=()), None)
     assert len(read_trace(tmp_path / "r.pftrace").processes) == 4
+
+
+def test_what_the_gpu_did_of_an_unfinished_step_is_no_step(tmp_path: Path):
+    run = make_run(steps=7, gpu=True)
+    steps = np.array(run.ranks[0].steps)
+    steps["flags"][6] |= int(record_layout.StepFlag.ABORTED)
+    with (tmp_path / "g.pftrace").open("wb") as file:
+        run = replace(run, ranks=(replace(run.ranks[0], steps=steps),))
+        assert write_timeline(PerfettoWriter(file), run, None) == (6, 0)
+    trace = read_trace(tmp_path / "g.pftrace")
+    for track in ("Steps", "Steps by the GPU's clock"):
+        slices = trace.slices[f"rank 0 on host-a/{track}"]
+        numbers = [each.notes["step"] for each in slices if each.name == "Step"]
+        assert numbers == list(range(1, 7))

@@ -69,7 +69,8 @@ _STEP_COUNTERS = {
 def write_timeline(
     writer: PerfettoWriter, records: RunRecords, summary: Summary | None
 ) -> tuple[int, int]:
-    """Writes a run's timeline; returns how many steps and findings are on it."""
+    """Writes a run's timeline; returns how many complete steps of the run, and findings, are on
+    it. A step that several ranks took is one."""
     lives = rank_lives(records)
     began_ns = round(records.manifest.started_unix_s * 1e9)
     writer.begin(began_ns)
@@ -81,7 +82,8 @@ def write_timeline(
         taken.add(number)
         _write_rank(writer, life, order, number, attempts)
     _write_sensors(writer, records, len(lives) + 1)
-    return sum(len(life.records.steps) for life in lives), findings
+    complete = [_numbers(life)[~is_incomplete(life.records.steps)] for life in lives]
+    return len(np.unique(np.concatenate([np.zeros(0, np.int64), *complete]))), findings
 
 
 # Steps
@@ -141,9 +143,10 @@ def _begins_and_ends(life: RankLife, steps: Steps) -> tuple[Ints, Ints]:
 
 
 def _write_gpu_steps(writer: PerfettoWriter, group: int, life: RankLife) -> None:
-    """Writes the steps that the GPU timed, each when its host began it or the GPU was ready."""
+    """Writes the complete steps that the GPU timed, each when its host began it or the GPU was
+    ready."""
     steps = life.records.steps
-    places = np.flatnonzero(steps["gpu_body_ns"] >= 0)
+    places = np.flatnonzero((steps["gpu_body_ns"] >= 0) & ~is_incomplete(steps))
     timed = steps[places]
     lengths = _length(timed, "gpu_input_ns") + _length(timed, "gpu_body_ns")
     ready = start_unix_ns(life, timed) + np.maximum(
