@@ -5,6 +5,7 @@ import json
 import os
 import sys
 import threading
+import types
 from types import SimpleNamespace
 
 import pytest
@@ -266,3 +267,25 @@ def test_an_unknown_tracker_is_an_error_of_the_script_and_without_a_run_nothing_
     with pytest.raises(UsageError, match="no tracker 'neptune'"):
         traceml.log_to("neptune")
     traceml.log_to("wandb")
+
+
+@pytest.mark.parametrize("given", [5, None, ["wandb", "mlflow"], b"wandb"])
+def test_what_is_no_name_of_a_tracker_is_the_same_kind_of_error(given):
+    with pytest.raises(UsageError) as error:
+        traceml.log_to(given)
+    said = str(error.value)
+    assert f"type {type(given).__name__};" in said and 'traceml.log_to("wandb", "mlflow")' in said
+
+
+def test_a_package_that_is_missing_is_named_with_what_installs_it(traced, monkeypatch):
+    monkeypatch.setitem(sys.modules, "trackio", None)
+    with pytest.raises(UsageError, match=r"pip install 'traceml-insight\[trackio\]'"):
+        traceml.log_to("trackio")
+    assert not (traced.folder / MARKS / LOG_TO_MARK).exists()
+
+
+def test_a_script_that_puts_a_stub_in_a_trackers_place_goes_on(traced, monkeypatch):
+    """Its process finds what is installed, and says at the end where that is nothing."""
+    monkeypatch.setitem(sys.modules, "trackio", types.ModuleType("trackio"))
+    traceml.log_to("trackio")
+    assert (traced.folder / MARKS / LOG_TO_MARK).read_text() == "trackio"

@@ -90,11 +90,18 @@ def closing_messages(folder: Path) -> list[str]:
 
 def require_installed(names: tuple[str, ...]) -> None:
     """Raises UsageError where the package of a tracker is missing in this interpreter."""
-    from importlib.util import find_spec
-
-    missing = [name for name in names if find_spec(name) is None]
+    missing = [name for name in names if not _is_importable(name)]
     if missing:
         raise UsageError(
             f"{' and '.join(missing)} cannot be logged to: the package is not installed here; "
             f"install it with: pip install 'traceml-insight[{','.join(missing)}]'"
         )
+
+
+def _is_importable(name: str) -> bool:
+    from importlib.util import find_spec
+
+    try:
+        return find_spec(name) is not None
+    except (ImportError, ValueError):  # somebody has put an object of their own in its place
+        return True

@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
-from traceml.model.tracker import parse_trackers, require_installed
+from traceml.model.errors import UsageError
+from traceml.model.tracker import TRACKERS, parse_trackers, require_installed
 from traceml.trace.current import current
 from traceml.trace.interruptions import drop_our_frames
 from traceml.trace.open_trackers import ask_agent
@@ -170,8 +171,14 @@ def log_artifact(path: str | Path, name: str | None = None) -> None:
 def log_to(*trackers: str) -> None:
     """Log the run to trackers, as `traceml run --log-to` does: `traceml.log_to("wandb", "mlflow")`.
 
-    Raises UsageError for a name that is none, and where a tracker's package is not installed.
+    Raises UsageError for what is no name of a tracker, and where its package is not installed.
     """
+    for each in trackers:
+        if not isinstance(each, str):
+            raise UsageError(
+                f"traceml.log_to got a value of type {type(each).__name__}; expected names as "
+                f'texts, one or more of {", ".join(TRACKERS)}: traceml.log_to("wandb", "mlflow")'
+            )
     names = parse_trackers(",".join(trackers)) if trackers else ()
     session = None if is_compiling() else current()
     if session is not None and names:
