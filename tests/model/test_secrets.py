@@ -157,6 +157,9 @@ BLOCK = "MIIEpAIBAAKCAQEA1234567890abcdefghij"
         pytest.param("environ['HF_TOKEN'] = 'x'", "environ['HF_TOKEN'] = '***'", id="environ"),
         pytest.param("+DB_PASSWORD=hunter2", "+DB_PASSWORD=***", id="a line of .env"),
         pytest.param("+  token: a1b2", "+  token: ***", id="a line of YAML"),
+        pytest.param("Authorization: Bearer xyz123", "Authorization: Bearer ***", id="a short one"),
+        pytest.param("'authorization': 'Basic dTpw'", "'authorization': 'Basic ***'", id="basic"),
+        pytest.param(f"# wandb key {KEY}", "# wandb key ***", id="a key in a comment"),
         pytest.param("id AKIAIOSFODNN7EXAMPLE", "id ***", id="of Amazon"),
         pytest.param("x('ya29.a0AfH6SMBx-yz_12')", "x('***')", id="of Google"),
         pytest.param("x('pk-abcdefghijklmnop')", "x('***')", id="a public key of a service"),
@@ -186,6 +189,8 @@ def test_a_secret_in_code_is_masked(code: str, kept: str) -> None:
         "key = 'layer1.weight'; pad_token = '<pad>'",
         "headers = {'Authorization': f'Bearer {token}'}",
         "if '-----BEGIN CERTIFICATE-----' in text:",
+        "api_key = load_the_key_of_version_2_from_the_vault()",
+        "secret = hashlib.sha256(token).hexdigest()  # 64 digits",
         "disk-usage-of-every-node, task-number-1234567890",
     ],
 )
@@ -198,9 +203,13 @@ def test_code_without_a_secret_stays(code: str) -> None:
     [
         *("aB3" * 80_000, "-----BEGIN PRIVATE KEY-----\n" * 9_000, "key = '" * 40_000),
         *("authorization" + " " * 250_000, "bearer " * 40_000, "login(" * 40_000, "a=\n" * 90_000),
-        *("a:" * 125_000, "key:" * 60_000),
+        *("a:" * 125_000, "key:" * 60_000, "api key " * 30_000, "token" + " is" * 80_000),
+        *("secret" + " " * 250_000, "authorization: basic " + "a" * 250_000),
     ],
-    ids=["letters", "begins", "quotes", "spaces", "words", "calls", "lines", "names", "keys"],
+    ids=[
+        *("letters", "begins", "quotes", "spaces", "words", "calls", "lines", "names", "keys"),
+        *("names in words", "verbs", "spaces after a name", "letters after a header"),
+    ],
 )
 def test_no_text_takes_long(text: str) -> None:
     """A pattern that tried every way to read a text would take hours for these."""
@@ -278,3 +287,43 @@ def test_a_message_shows_values_so_what_follows_a_secrets_name_is_masked(
 )
 def test_more_forms_of_secrets_on_a_command_line(words: list[str], expected: list[str]) -> None:
     assert masked(words) == tuple(expected)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("invalid api key {}", "wandb key {}", "Invalid API key: {}", "the api key '{}' is wrong"),
+        *(
+            "Incorrect API key provided: {}.",
+            "WANDB_API_KEY {}",
+            "access-key (`{}`)",
+            "wrong secret {}",
+        ),
+        *("password is {}, not", "bad token {}", "`wandb login {}` failed", "w&b key <{}>"),
+    ],
+)
+@pytest.mark.parametrize(
+    "key", [KEY, KEY.upper(), "9Zx" * 12, "123e4567-e89b-12d3-a456-426614174000"]
+)
+def test_a_long_key_is_masked_where_a_sentence_calls_it_one(text: str, key: str) -> None:
+    assert masked_message(text.format(key)) == text.format("***")
+    assert masked_text(text.format(key)) == text.format("***")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(f"commit {KEY}", f"invalid api key at commit {KEY}", f"invalid api key, commit {KEY}"),
+        *(f"revision {KEY} needs an api key", f"the secret of commit {KEY}", f"cache key {KEY}"),
+        *(f"sha256 {KEY} token 5", f"no token at HEAD {KEY}", "api key 12345", "secret of node17"),
+        *(
+            "password incomprehensibilities",
+            "unknown token antidisestablishment17",
+            "login node-017",
+        ),
+        *(f"token {'1234567890' * 4}", f"token {'a' * 40}", "the token 2024-01-01T00:00:00 is old"),
+        *("Authorization: Bearer token", "Authorization: Basic is missing", "the bearer of rank 3"),
+    ],
+)
+def test_commits_words_and_numbers_stay_readable(text: str) -> None:
+    assert masked_message(text) == text

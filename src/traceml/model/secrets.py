@@ -49,6 +49,11 @@ _TOKEN_STARTS = (
     *("xoxa-", "xoxb-", "xoxp-", "AKIA", "ASIA", "AIza", "ya29.", "eyJ"),
 )
 """How well-known services begin their tokens."""
+_TOLD_NAMES = (
+    r"(?:api|access|secret|private|signing|encryption|license|auth|account|wandb|w&b|client|"
+    r"service|user|login)[ _-]?key|password|passphrase|secret|credential|token|login"
+)
+"""What sentences call a secret; the key of a cache or of a table is none."""
 _HEADER_STARTS = ("-----BEGIN", "Bearer ", "Basic ")
 """How a key's block and an authorization begin."""
 _MIN_TOKEN_CHARS = 16
@@ -128,6 +133,7 @@ def masked_text(text: str) -> str:
     text = patterns.credentials.sub(MASK, text)
     text = patterns.header.sub(rf"\1{MASK}", text)
     text = patterns.login.sub(rf"\1{MASK}\3", text)
+    text = patterns.told.sub(rf"\1{MASK}", text)
     for pattern in (patterns.quoted, patterns.bare):
         text = pattern.sub(_masked_match, text)
     return patterns.token.sub(MASK, text)
@@ -207,10 +213,21 @@ class _Patterns:
         """As far as its end, or where that is missing as far as it is no words."""
         self.credentials = re.compile(r"(?<=://)[^\s/@:'\"]*:[^\s/@'\"]+(?=@)")
         self.header = re.compile(
-            r"(authorization\\?[\"']?\s*[:=]\s*\\?[\"']?(?:bearer|basic|token)\s+|"
-            r"\bbearer\s+(?=[\w.+/=~-]*\d))[\w.+/=~-]{8,}",
+            r"(authorization\\?[\"']?\s*[:=]\s*\\?[\"']?(?:bearer|basic|token|api-?key|negotiate)\s+"
+            r"(?=[\w.+/=~-]{8}|[\w.+/=~-]*(?:\d|(?-i:[a-z][A-Z])))|"
+            r"\bbearer\s+(?=[\w.+/=~-]*\d)(?=[\w.+/=~-]{8}))[\w.+/=~-]+",
             re.IGNORECASE,
         )
+        """Short letters alone are a word that anybody may read: `Authorization: Bearer token`."""
+        self.told = re.compile(
+            rf"((?<![A-Za-z0-9])(?:{_TOLD_NAMES})(?![A-Za-z0-9])"
+            r"(?:(?:[ \t]{1,4}(?:is|was|provided|given|used|found|value)(?![A-Za-z0-9])){1,3})?"
+            r":?[ \t]{1,4}\\?[\"'`(<\[]{0,2})"
+            r"(?:(?=[A-Za-z]*\d)(?=\d*[A-Za-z])[A-Za-z0-9]{32,}|[0-9a-f]{8}(?:-[0-9a-f]{4,12}){4})"
+            r"(?![\w-])",
+            re.IGNORECASE,
+        )
+        """`invalid api key 0a1b…`: what follows it in a sentence and is no word, number or name."""
         self.login = re.compile(r"(\blogin\(\s*([\"']))[^\"'\s]{8,}(\2)")
         self.quoted = re.compile(
             r"(?<![\w.-])(?P<name>[A-Za-z_][\w.-]{0,80})\\?[\"']?\]?\s{0,8}[:=]\s{0,8}"
