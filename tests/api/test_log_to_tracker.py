@@ -20,11 +20,19 @@ from run_folders import write_run
 from traceml.agent.close import summarise
 from traceml.api import log_to_tracker
 from traceml.api.log_to_tracker import RunLogger
-from traceml.model.tracker import OVER_MESSAGE, SAID_MARK, SCRIPT_RUN_MARK, STOPPED_MARK, Tracker
+from traceml.model.tracker import (
+    OVER_MESSAGE,
+    SAID_MARK,
+    SCRIPT_RUN_MARK,
+    STOPPED_MARK,
+    WANDB_VALUES_MARK,
+    Tracker,
+)
 from traceml.store import folder as folders
 from traceml.store.line_files import LIVE_CHANGES, LIVE_STATE
+from traceml.store.told_findings import TOLD_MARK
 from traceml.store.tracker_writer import LoggedEnd, LoggedFinding, LoggedRun
-from traceml.store.wandb_writer import why_disabled
+from traceml.store.wandb_writer import WandbWriter, why_disabled
 from traceml.summaries.build import build, flat_numbers
 from traceml.summaries.live_record import LiveChange, LiveState
 from traceml.summaries.record import FailureSummary, Summary
@@ -267,6 +275,45 @@ def test_without_its_agent_it_closes_what_it_opened_and_says_nothing(
     assert tracker.is_closed and tracker.end is None
 
 
+def test_what_was_sent_before_the_agent_was_restarted_is_sent_once(
+    folder: Path, tracker: Recording
+) -> None:
+    """The agent that takes over finds again what holds, and adds a line for it."""
+    log(folder, words=b"", live=2)
+    changes = folder / LIVE_CHANGES
+    again = LiveChange(9.0, 90, "step_time", "INPUT_BOUND", "warn", 80, (0,), "It waits.", "Add.")
+    worse = LiveChange(10.0, 95, "step_time", "INPUT_BOUND", "crit", 80, (0,), "It waits.", "Add.")
+    with changes.open("ab") as file:
+        file.write(msgspec.json.encode(again) + b"\n")
+    log(folder, words=b"", live=2)
+    assert [(found.kind, found.severity) for found in tracker.findings] == [("INPUT_BOUND", "warn")]
+    assert [step for _, step in tracker.values] == [40]
+    with changes.open("ab") as file:
+        file.write(msgspec.json.encode(worse) + b"\n")
+    log(folder, live=2)
+    found = [(found.kind, found.severity) for found in tracker.findings]
+    assert found == [("INPUT_BOUND", "warn"), ("INPUT_BOUND", "crit"), ("COMPUTE_BOUND", "info")]
+
+
+def test_what_could_not_be_sent_before_a_restart_is_sent_after_it(
+    folder: Path, tracker: Recording
+) -> None:
+    tracker.fails = 1
+    log(folder, words=b"", live=1)
+    assert tracker.findings == []
+    log(folder, words=b"", live=1)
+    assert [found.kind for found in tracker.findings] == ["INPUT_BOUND"]
+
+
+@pytest.mark.parametrize("content", ["[]", "{", '{"findings": {"A": 1}}', '{"step": "x"}'])
+def test_a_damaged_list_of_what_was_sent_counts_as_none(
+    folder: Path, tracker: Recording, content: str
+) -> None:
+    folders.write_mark(folder, f"{TOLD_MARK}wandb", content)
+    log(folder, words=b"", live=1)
+    assert [found.kind for found in tracker.findings] == ["INPUT_BOUND"]
+
+
 def test_a_report_that_cannot_be_written_is_left_out(folder: Path, tracker: Recording) -> None:
     def fails(folder: Path) -> Any:
         return None
@@ -300,3 +347,20 @@ def test_what_the_script_opened_counts_before_the_environment() -> None:
     theirs = {"id": "1", "mode": "online"}
     run = LoggedRun("mine", "0" * 32, Path(), 0.0, "", script_run=theirs)
     assert why_disabled(run, {"WANDB_MODE": "disabled"}) is None
+
+
+def test_what_is_left_for_the_scripts_wandb_run_keeps_what_was_left_before_a_restart(
+    folder: Path,
+) -> None:
+    """The training process may not have read it yet, and the end has the findings of all."""
+
+    def left_by(run_id: str, kind: str) -> dict[str, Any]:
+        run = LoggedRun("mine", "0" * 32, folder, 0.0, "", script_run={"id": run_id})
+        WandbWriter(run).log_finding(LoggedFinding(kind, "warn", "words", 1))
+        mark = json.loads(folders.read_mark(folder, WANDB_VALUES_MARK) or "")
+        found: dict[str, Any] = mark["values"]
+        return found
+
+    assert set(left_by("first", "A")) == {"traceml/finding/A"}
+    assert set(left_by("first", "B")) == {"traceml/finding/A", "traceml/finding/B"}
+    assert set(left_by("second", "C")) == {"traceml/finding/C"}, "another run of the script's"

@@ -27,9 +27,11 @@ from traceml.agent import otlp_export
 from traceml.agent.otlp_export import MAX_EVENTS, OtlpExport
 from traceml.agent.otlp_settings import why_not_exported
 from traceml.model.exported_metric import BY_NAME
+from traceml.store.told_findings import COLLECTOR, ToldRecord
 from traceml.summaries.build import build
 from traceml.summaries.exported_values import exported_values
 from traceml.summaries.live_record import LiveIssue, LiveState
+from traceml.summaries.record import Summary
 
 SECRET = "very-secret-key"
 NO_FOLDER = Path("/no/such/run")
@@ -203,6 +205,30 @@ def test_a_finding_is_an_event_when_it_appears(collector):
     assert kinds[:3] == ["A", "B", "B"]
     assert (found[0].body.string_value, found[0].severity_number) == ("words", 13)
     assert metrics_in(collector.received[0])["traceml.run.state", "live"] == 1
+
+
+def test_an_agent_that_takes_over_sends_no_event_again(collector, tmp_path):
+    """It finds nothing at first, and then what holds."""
+    first = OtlpExport(tmp_path, MANIFEST, pytest.fail)
+    first.export_state(state("A"))
+    wait_until(lambda: ToldRecord(tmp_path, COLLECTOR).findings, "the event was taken")
+    second = OtlpExport(tmp_path, MANIFEST, pytest.fail)
+    for kinds in ((), ("A",), ("A", "B")):
+        second.export_state(state(*kinds))
+    second.finish(Summary(), 0)
+    OtlpExport(tmp_path, MANIFEST, pytest.fail).finish(Summary(), 0)
+    found = events_in(collector)
+    kinds = [attributes(each.attributes).get("traceml.finding.kind") for each in found[:-1]]
+    assert (kinds, found[-1].event_name) == (["A", "B"], "traceml.run.end")
+
+
+def test_an_event_that_nobody_took_is_sent_by_the_agent_that_takes_over(collector, tmp_path):
+    collector.statuses += [400] * 2
+    OtlpExport(tmp_path, MANIFEST, lambda words: None).export_state(state("A"))
+    wait_until(lambda: not collector.statuses, "it was refused")
+    assert not ToldRecord(tmp_path, COLLECTOR).findings
+    second = OtlpExport(tmp_path, MANIFEST, pytest.fail)
+    assert second._told.find_new(state("A").findings, 0.0)
 
 
 def test_what_only_the_whole_run_shows_is_an_event_too(collector):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from traceml.summaries.live_record import LiveIssue, ToldFindings
+from traceml.summaries.live_record import AGAIN_AFTER_RESTART_S, LiveIssue, ToldFindings
 
 HANG = LiveIssue(kind="HANG", severity="crit", section="stability")
 SLOW = LiveIssue(kind="INPUT_BOUND", severity="warn", section="step_time")
@@ -47,3 +47,29 @@ def test_what_was_told_before_us_is_not_new():
     told = ToldFindings(again_after_s=4)
     told.add("HANG", now_s=0)
     assert told.find_new([HANG], now_s=100) == []
+
+
+def restored(*severities: str) -> ToldFindings:
+    told = ToldFindings()
+    told.restore({"INPUT_BOUND": severities}, now_s=0)
+    return told
+
+
+def test_what_a_process_before_us_told_and_we_find_only_later_is_not_new():
+    assert told_over_time(restored("warn"), (), (), (SLOW,), (), (SLOW,)) == [[]] * 5
+
+
+def test_what_became_more_severe_than_a_process_before_us_told_is_new_and_then_ours():
+    states = [(SLOW,), (SLOWER,), (), (SLOWER,)]
+    assert told_over_time(restored("warn"), *states) == [[], ["crit"], [], ["crit"]]
+    assert told_over_time(restored("warn", "crit"), *states) == [[]] * 4
+
+
+def test_what_comes_back_long_after_a_restart_is_new():
+    told = restored("warn")
+    assert told.find_new((), 1.0) == []
+    assert told.was_told_before_us("INPUT_BOUND", "warn", AGAIN_AFTER_RESTART_S - 1)
+    assert not told.was_told_before_us("INPUT_BOUND", "crit", 1.0)
+    assert not told.was_told_before_us("HANG", "crit", 1.0)
+    assert not told.was_told_before_us("INPUT_BOUND", "warn", AGAIN_AFTER_RESTART_S)
+    assert told.find_new([SLOW], AGAIN_AFTER_RESTART_S) == [SLOW]

@@ -7,20 +7,19 @@ import math
 import os
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
 from traceml.agent import notify_targets
 from traceml.agent.notify_targets import Delivery, targets_in
-from traceml.model.environment import NOTIFIED_MARK, UI_URL
+from traceml.model.environment import UI_URL
 from traceml.model.errors import UsageError
 from traceml.model.run import Manifest
 from traceml.store import folder as folders
+from traceml.store.told_findings import END, NOTIFIED, ToldRecord
 from traceml.summaries.live_record import LiveState, ToldFindings
 from traceml.summaries.notification import (
-    END,
     FAILURE,
     Notification,
     NotifiedPlace,
@@ -58,8 +57,8 @@ class Notifier:
             tell(f"nobody is notified of this run: {error}")
         self._deliveries = [Delivery(target, manifest.working_folder) for target in targets]
         self._told = ToldFindings(again_after_s=DEBOUNCE_S)
-        for event in notified(folder):  # by an agent before us
-            self._told.add(event, time.monotonic())
+        self._record = ToldRecord(folder, NOTIFIED)
+        self._told.restore(self._record.findings, time.monotonic())
         self._failed_since_s: dict[str, float] = {}
         self._end_sent_s: float | None = None
 
@@ -73,7 +72,7 @@ class Notifier:
                 continue
             self._told.add(kind, now_s, issue.severity)
             self._send(of_finding(self._place, state, issue))
-            self._write_told()
+            self._record.add(kind, issue.severity or "")
 
     def _may_end_the_run(self, kind: str, now_s: float) -> bool:
         """Returns whether a failure is so recent that the end of the run may be about to tell it.
@@ -105,7 +104,7 @@ class Notifier:
         until_s = min(until_s, self._end_sent_s + notify_targets.END_TIMEOUT_S)
         for delivery in self._deliveries:
             delivery.wait(until_s)
-        self._write_told()
+        self._record.add(END, "")
         for delivery in self._deliveries:
             if (words := delivery.report()) is not None:
                 self._tell(words)
@@ -114,16 +113,6 @@ class Notifier:
         body = msgspec.json.encode(notification)
         for delivery in self._deliveries:
             delivery.put(body, is_last)
-
-    def _write_told(self) -> None:
-        """Writes down what was told, for an agent after us, and the launcher."""
-        with suppress(OSError):  # a full disk: at worst something is told twice
-            folders.write_mark(self._folder, NOTIFIED_MARK, "\n".join(self._told.kinds))
-
-
-def notified(folder: Path) -> list[str]:
-    """Returns the kinds of findings, and `end`, that were told of a run."""
-    return (folders.read_mark(folder, NOTIFIED_MARK) or "").split()
 
 
 def notify_of_end(
@@ -136,7 +125,7 @@ def notify_of_end(
     agent's."""
     from traceml.summaries.read import read_summary
 
-    if END in notified(folder) or not targets_in(environment):
+    if END in ToldRecord(folder, NOTIFIED).findings or not targets_in(environment):
         return
     has_summary = (folder / folders.SUMMARY).is_file()
     summary = read_summary(folder / folders.SUMMARY) if has_summary else None

@@ -33,6 +33,7 @@ from traceml.model import exported_metric as catalogue
 from traceml.model.finding import Severity
 from traceml.model.run import Manifest
 from traceml.store.metric_follower import LiveMetrics
+from traceml.store.told_findings import COLLECTOR, END, ToldRecord
 from traceml.summaries.exported_values import ExportedValue, exported_values
 from traceml.summaries.live_record import (
     LiveIssue,
@@ -66,6 +67,8 @@ class ExportEvent(NamedTuple):
     severity: str
     body: str
     attributes: Mapping[str, Any]
+    told_as: str
+    """What is written down once it was taken: the kind of a finding, or `END`."""
 
 
 class OtlpExport:
@@ -81,6 +84,9 @@ class OtlpExport:
         """The current numbers, and the state of the run."""
         self._events: deque[ExportEvent] = deque(maxlen=MAX_EVENTS)
         self._told = ToldFindings()
+        self._taken = ToldRecord(folder, COLLECTOR)
+        """The findings whose events the collector took, by an agent before us or by us."""
+        self._told.restore(self._taken.findings, time.monotonic())
         self._dropped = dict.fromkeys((METRICS, LOGS), 0)
         self._exported = 0
         self._is_over = False
@@ -106,8 +112,8 @@ class OtlpExport:
         self.wait()
 
     def send_end(self, summary: Summary, exit_status: int | None) -> None:
-        """Begins to send the final numbers."""
-        if not self._signals:
+        """Begins to send the final numbers, once for a run."""
+        if not self._signals or END in self._taken.findings:
             return
         state = "failed" if has_failed(summary, exit_status) else "finished"
         with self._changed:
@@ -201,6 +207,8 @@ class OtlpExport:
                 with self._changed:
                     while self._events and self._events[0] in events:
                         self._events.popleft()
+                for event in events:
+                    self._taken.add(event.told_as, event.severity)
             has_all = has_all and is_taken
         return has_all
 
@@ -230,7 +238,12 @@ def _finding_event(issue: LiveIssue, unix_s: float, step: int | None) -> ExportE
         "traceml.step": step,
     }
     return ExportEvent(
-        FINDING_EVENT, unix_s, issue.severity or "info", issue.summary or "", attributes
+        name=FINDING_EVENT,
+        unix_s=unix_s,
+        severity=issue.severity or "info",
+        body=issue.summary or "",
+        attributes=attributes,
+        told_as=issue.kind or "",
     )
 
 
@@ -246,7 +259,7 @@ def _end_event(summary: Summary, state: str, exit_status: int | None) -> ExportE
     }
     words = verdict.summary if failure is None else failure.summary
     severity = "crit" if state == "failed" else "info"
-    return ExportEvent(END_EVENT, time.time(), severity, words or "", attributes)
+    return ExportEvent(END_EVENT, time.time(), severity, words or "", attributes, told_as=END)
 
 
 class _OtlpSender:

@@ -37,6 +37,7 @@ from traceml.store.line_files import LIVE_CHANGES, LIVE_STATE, LineFollower
 from traceml.store.mlflow_runs import MlflowRuns
 from traceml.store.mlflow_server import RefusedByServer
 from traceml.store.regular_files import read_regular
+from traceml.store.told_findings import ToldRecord
 from traceml.store.tracker_writer import (
     LoggedEnd,
     LoggedFinding,
@@ -80,8 +81,11 @@ class RunLogger:
         """The script's run that the writer was opened for."""
         self._changes = LineFollower(folder / LIVE_CHANGES)
         self._findings: deque[LoggedFinding] = deque(maxlen=MAX_PENDING)
+        self._record = ToldRecord(folder, tracker)
+        """What the tracker was sent, by the processes of earlier agents, too."""
         self._told = ToldFindings()
-        self._last_step: int | None = None
+        self._told.restore(self._record.findings, time.monotonic())
+        self._last_step: int | None = self._record.step
         self._rests_until_s = 0.0
         self._pause_s = FIRST_PAUSE_S
         self._failures = 0
@@ -118,12 +122,15 @@ class RunLogger:
         if live is not None and live.step is not None and live.step != self._last_step:
             writer.log_values(live_numbers(live.summary), live.step)
             self._last_step = live.step
+            self._record.set_step(live.step)
         self._send_findings(writer)
 
     def _read_findings(self) -> None:
         lines, _ = self._changes.read_new()
         for change in filter(None, map(read_change, lines)):
             if not _is_worth_logging(change.severity, change.section):
+                continue
+            if self._told.was_told_before_us(change.kind, change.severity, time.monotonic()):
                 continue
             self._told.add(change.kind, time.monotonic(), change.severity)
             text = _text(change.summary, change.action, change.since_step, change.until_step)
@@ -142,8 +149,10 @@ class RunLogger:
 
     def _send_findings(self, writer: TrackerWriter) -> None:
         while self._findings:
-            writer.log_finding(self._findings[0])
+            finding = self._findings[0]
+            writer.log_finding(finding)
             self._findings.popleft()
+            self._record.add(finding.kind, finding.severity)
 
     # The tracker
 

@@ -72,8 +72,6 @@ MESSAGES_MARK = "messages"
 SUMMARY_MARK = "summary-written"
 """The agent has written the summary of all steps, or left it to the head; what is left to do is to
 deliver it to trackers, webhooks and the like."""
-NOTIFIED_MARK = "notified"
-"""The kinds of findings that people were notified of, and `end`, a line each."""
 
 AGENT_LACKED_ROOM = 75
 """The agent's exit status where it wrote the summary, but the disk had no room for all steps."""

@@ -18,6 +18,7 @@ from typing import Any
 
 from traceml.model.tracker import DISABLED, WANDB_FILLED_MARK, WANDB_VALUES_MARK
 from traceml.store.folder import read_mark, write_mark
+from traceml.store.json_lines import UNDECODABLE, load_json
 from traceml.store.tracker_writer import (
     FINDING_PREFIX,
     OWN_PROJECT,
@@ -76,7 +77,7 @@ class WandbWriter:
 
     def __init__(self, run: LoggedRun) -> None:
         self._run = run
-        self._live: dict[str, float | str] = {}
+        self._live: dict[str, float | str] = _left_values(run)
         self._own: Any = None
         if not run.script_run:
             self._open()
@@ -125,7 +126,8 @@ class WandbWriter:
             self._own.log(dict(values))
             return
         # A number that also grows from one process of ours to the next.
-        content = json.dumps({"number": time.time_ns(), "values": self._live})
+        left = {"number": time.time_ns(), "run": self._run.script_run["id"], "values": self._live}
+        content = json.dumps(left)
         write_mark(self._run.folder, WANDB_VALUES_MARK, content)
 
     def _open(self) -> None:
@@ -174,3 +176,13 @@ class WandbWriter:
                 **server,
             ),
         )
+
+
+def _left_values(run: LoggedRun) -> dict[str, float | str]:
+    """Returns what a process of ours before this one left for the script's open run."""
+    try:
+        left = load_json((read_mark(run.folder, WANDB_VALUES_MARK) or "{}").encode())
+        is_of_this_run = bool(run.script_run) and left.get("run") == run.script_run.get("id")
+        return dict(left["values"]) if is_of_this_run else {}
+    except (*UNDECODABLE, AttributeError, KeyError, TypeError):
+        return {}

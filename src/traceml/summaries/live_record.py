@@ -3,7 +3,7 @@ findings are new; and metrics as a summary, live or final, has them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 from msgspec import Struct, structs
@@ -58,11 +58,16 @@ def final_findings(summary: Summary) -> list[LiveIssue]:
     ]
 
 
+AGAIN_AFTER_RESTART_S = 600.0
+"""A restarted agent finds nothing at first, and then what holds: that is not news."""
+
+
 class ToldFindings:
     """The kinds of findings that somebody was told of, one time each while they hold.
 
     A finding is new where its kind was not told, where it has become more severe since, and where
-    it was gone and has come back, `again_after_s` after it was told at the earliest.
+    it was gone and has come back: `again_after_s` after it was told at the earliest, or where a
+    process before us told it, `AGAIN_AFTER_RESTART_S` after we began.
     """
 
     def __init__(self, again_after_s: float = 0.0) -> None:
@@ -71,11 +76,26 @@ class ToldFindings:
         """When, and how severe it was then, by kind."""
         self._gone: set[str] = set()
         """Kinds that were told and have not been found since."""
+        self._before_us: set[str] = set()
+        """Kinds that a process before us told, and we did not."""
 
     @property
     def kinds(self) -> tuple[str, ...]:
         """Those that were told."""
         return tuple(self._told)
+
+    def restore(self, told: Mapping[str, Iterable[str]], now_s: float) -> None:
+        """Notes what a process before us told: the severities of each kind."""
+        for kind, severities in told.items():
+            self._told[kind] = now_s, max(map(_weight, severities), default=_weight(None))
+        self._before_us |= told.keys()
+
+    def was_told_before_us(self, kind: str, severity: str, now_s: float) -> bool:
+        """Whether a finding that appears now, or is read, is one that a process before us told."""
+        if kind not in self._before_us:
+            return False
+        told_s, weight = self._told[kind]
+        return _weight(severity) <= weight and now_s - told_s < AGAIN_AFTER_RESTART_S
 
     def find_new(self, findings: Iterable[LiveIssue], now_s: float) -> Sequence[LiveIssue]:
         """Returns those of the current findings that are new, the most severe of each kind."""
@@ -88,6 +108,7 @@ class ToldFindings:
         """Notes that a kind was told; as critical where its severity is not known."""
         self._told[kind] = now_s, _weight(severity or Severity.CRITICAL.value)
         self._gone.discard(kind)
+        self._before_us.discard(kind)
 
     def _is_new(self, kind: str, issue: LiveIssue, now_s: float) -> bool:
         if kind not in self._told:
@@ -95,7 +116,8 @@ class ToldFindings:
         told_s, weight = self._told[kind]
         if _weight(issue.severity) > weight:
             return True
-        return kind in self._gone and now_s - told_s >= self._again_after_s
+        after_restart_s = AGAIN_AFTER_RESTART_S if kind in self._before_us else 0.0
+        return kind in self._gone and now_s - told_s >= max(self._again_after_s, after_restart_s)
 
 
 def _weight(severity: str | None) -> int:
