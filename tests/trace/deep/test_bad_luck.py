@@ -278,7 +278,7 @@ def test_a_model_that_takes_the_place_of_another_is_not_left_out_silently(deep):
     assert (found.calls[:, 0] > 0).all() and (found.others_at_end.calls[:, 0] > 0).all()
     others, last = len(found.others_at_end.steps), found.at_end
     (note,) = found.notes
-    assert f"in {others} of the {others + len(found.steps)} steps" in note
+    assert f"it had in {len(found.steps)} of the {others + len(found.steps)} steps looked" in note
     assert f"from step {found.steps[0]} to step {found.steps[-1]}." in note
     assert f"1 (Overflows, seen since step {last.steps[0]})" in note
     assert set(last.names) == {"", "0", "1", "2"} and last.pid == found.pid
