@@ -45,7 +45,8 @@ def _refuse(constant: str) -> None:
 
 
 @pytest.fixture
-def shown(capsys: pytest.CaptureFixture[str]) -> Shown:
+def shown(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Shown:
+    monkeypatch.delenv("COLUMNS", raising=False)  # as in a pipe of a shell
     return Shown(capsys)
 
 

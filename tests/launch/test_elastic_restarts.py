@@ -53,6 +53,8 @@ while step < 30:
             state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
             torch.save({**state, "done": step}, "checkpoint.pt")
         dist.barrier()
+dist.barrier()
+dist.destroy_process_group()  # else gloo may abort a rank that ends after the other one
 """
 
 

@@ -12,7 +12,9 @@ import pytest
 from processes import Finished, run_traceml
 from traceml.agent.stack_sampler import find_py_spy
 from traceml.api.live_layers import LiveHostTime
+from traceml.facts.host_time import MIN_LOOKS
 from traceml.figures.page import FlameGraph
+from traceml.model.phase import BETWEEN, PHASES
 from traceml.store.run_follower import RunFollower
 
 pytestmark = pytest.mark.skipif(
@@ -140,9 +142,11 @@ def test_how_often_it_looked_and_at_what_cost_is_said(run: Finished) -> None:
     assert found["by"] == "py-spy"
     assert 1 < found["rate_hz"] < 101
     assert 0 < found["core_share"] < 0.5
-    assert found["looks"] == sum(
-        phase["looks"] for phase in found["phases"].values() if phase["share"] is not None
-    )
+    shown = [phase for phase in found["phases"].values() if phase["share"] is not None]
+    in_rare_phases = found["looks"] - sum(phase["looks"] for phase in shown)
+    assert 0 <= in_rare_phases < MIN_LOOKS * (len(PHASES) + len(BETWEEN))
+    for phase in shown:
+        assert phase["share"] == pytest.approx(phase["looks"] / found["looks"], abs=1e-6)
     assert "Where the host's time goes (" in run.summary["text"]
 
 
@@ -160,11 +164,14 @@ def test_our_own_frames_are_hidden_and_recursion_is_one_call(run: Finished) -> N
     calls = [call for phase in phases(run).values() for call in phase["calls"]]
     assert not any("traceml/trace" in call["file"] for call in calls)
     rest = phases(run)["residual"]["calls"]
-    above = [rest[call["parent"]] for call in rest if call["function"] == "falls"]
-    assert above
-    assert {call["function"] for call in above} == {"<module>"}
-    assert {call["file"] for call in above} == {"<string>"}  # what `exec` has run
-    assert not any(call["is_users"] for call in above)
+    falls = [call for call in rest if call["function"] == "falls"]
+    usual = max(falls, key=lambda call: call["looks"])
+    # Python goes on while py-spy reads: a stack that is torn apart shows frames of two moments.
+    torn = sum(call["looks"] for call in falls if call is not usual)
+    assert torn <= 0.1 * usual["looks"], falls
+    above = rest[usual["parent"]]
+    assert (above["function"], above["file"]) == ("<module>", "<string>")  # what `exec` has run
+    assert not above["is_users"]
 
 
 def test_the_page_of_the_run_in_progress_shows_it_too(run: Finished) -> None:
