@@ -210,6 +210,10 @@ def test_what_may_be_mended_is_said_and_what_cannot_ends_the_view() -> None:
 # The keyboard of the command behind the view
 
 
+HANG_S = 60
+"""Only a key that never arrives takes as long."""
+
+
 @pytest.fixture
 def terminal() -> Iterator[tuple[int, int]]:
     ours, theirs = pty.openpty()
@@ -220,7 +224,14 @@ def terminal() -> Iterator[tuple[int, int]]:
 
 async def read(descriptor: int) -> bytes:
     """What comes next from a terminal, while the view goes on."""
-    return await asyncio.to_thread(os.read, descriptor, 100)
+    is_ready = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    loop.add_reader(descriptor, is_ready.set)
+    try:
+        await asyncio.wait_for(is_ready.wait(), HANG_S)
+    finally:
+        loop.remove_reader(descriptor)
+    return os.read(descriptor, 100)
 
 
 def test_what_is_typed_reaches_the_command(terminal: tuple[int, int]) -> None:

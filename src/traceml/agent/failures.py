@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import select
 import struct
 from collections.abc import Sequence
 from functools import partial
@@ -14,6 +13,7 @@ from traceml.agent.flight_recorder import FlightRecorder
 from traceml.agent.processes import is_alive, process_of
 from traceml.agent.stalls import StallWatch, Training
 from traceml.model.failure import AgentSaw, Death
+from traceml.store.descriptors import wait_until_readable
 from traceml.store.failures import keep_stacks, read_seen, write_seen
 
 _ZOMBIE = "Z"
@@ -99,7 +99,7 @@ class Deaths:
         """Returns the processes that have ended since the last call; `ranks` are their ranks, by
         pid."""
         wakers = self.wakers()
-        readable = set(select.select(wakers, [], [], 0)[0]) if wakers else set()
+        readable = wait_until_readable(wakers, 0) if wakers else set()
         ended = [
             pid
             for pid, descriptor in self._descriptors.items()

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import socket
 import sys
 import time
@@ -48,6 +47,7 @@ from traceml.model.rank import Rank
 from traceml.model.sample import Sample, StackBurst
 from traceml.model.secrets import masked_message
 from traceml.store import folder as folders
+from traceml.store.descriptors import wait_until_readable
 from traceml.store.failures import remove_ring, script_pids
 from traceml.store.load import not_on_disk, ring_paths
 from traceml.store.node_folders import closing_words
@@ -292,7 +292,7 @@ class Agent:
         deadline_s = time.monotonic() + LAST_DEATHS_S
         self._look_for_deaths()
         while (wakers := self._watch.wakers()) and (left_s := deadline_s - time.monotonic()) > 0:
-            select.select(wakers, [], [], left_s)
+            wait_until_readable(wakers, left_s)
             self._look_for_deaths()
 
     def _look_for_stalls(self) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import signal
 import time
 from collections.abc import Callable, Sequence
@@ -19,6 +18,7 @@ from traceml.agent.followed_rings import FollowedRing
 from traceml.agent.processes import is_alive, process_of
 from traceml.model.environment import LEAVING_MARK
 from traceml.store import folder as folders
+from traceml.store.descriptors import wait_until_readable
 
 OTHER_RANKS_S = 15.0
 """How long ranks may outlive the one whose `traceml.init` made the run: it waits for them."""
@@ -102,7 +102,7 @@ class RunEnd:
     def listen(self, timeout_s: float, wakers: Sequence[int]) -> None:
         """Waits for a message until the timeout, or until one of the wakers is ready."""
         heard = [] if self._control is None else [self._control]
-        ready, _, _ = select.select([*heard, *wakers], [], [], timeout_s)
+        ready = wait_until_readable([*heard, *wakers], timeout_s)
         if self._control is None or self._control not in ready:
             return
         content = os.read(self._control, 1 << 16)

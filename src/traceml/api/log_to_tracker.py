@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import sys
 import time
 import traceback
@@ -33,6 +32,7 @@ from traceml.model.tracker import (
     VERDICT,
 )
 from traceml.store import folder as folders
+from traceml.store.descriptors import wait_until_readable
 from traceml.store.line_files import LIVE_CHANGES, LIVE_STATE, LineFollower
 from traceml.store.mlflow_runs import MlflowRuns
 from traceml.store.mlflow_server import RefusedByServer
@@ -283,7 +283,7 @@ def _push(store: MlflowRuns, summary: Path) -> None:
 def _wait(control: int, is_due: Callable[[], object]) -> bool | None:
     """Waits until something is due (`None`), or the pipe has ended: whether the run is over."""
     while not is_due():
-        if select.select([control], [], [], LOOK_EVERY_S)[0]:
+        if wait_until_readable([control], LOOK_EVERY_S):
             return os.read(control, len(OVER_MESSAGE)) == OVER_MESSAGE
     return None
 

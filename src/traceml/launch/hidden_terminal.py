@@ -8,7 +8,6 @@ again.
 from __future__ import annotations
 
 import os
-import select
 import signal
 import termios
 import time
@@ -19,6 +18,7 @@ from threading import Event, Lock, Thread
 
 from traceml.launch.display_mode import in_foreground
 from traceml.launch.kept_output import LAST_OUTPUT_S, KeptOutput
+from traceml.store.descriptors import wait_until_readable
 from traceml.store.line_files import write_whole
 
 _INPUT_MODES, _OUTPUT_MODES, _LOCAL_MODES, _CHARACTERS = 0, 1, 3, 6
@@ -97,7 +97,7 @@ class HiddenTerminal(KeptOutput):
             with suppress(OSError, termios.error):
                 if not self._take_keyboard():
                     time.sleep(LOOK_S)
-                elif select.select([_KEYBOARD], [], [], LOOK_S)[0] and in_foreground():
+                elif wait_until_readable([_KEYBOARD], LOOK_S) and in_foreground():
                     write_whole(self._key, os.read(_KEYBOARD, 1 << 10))
 
     def _take_keyboard(self) -> bool:

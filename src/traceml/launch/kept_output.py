@@ -8,7 +8,6 @@ from __future__ import annotations
 import fcntl
 import os
 import pty
-import select
 import struct
 import termios
 import time
@@ -17,6 +16,7 @@ from pathlib import Path
 from threading import Lock, Thread
 
 from traceml.launch.messages import say
+from traceml.store.descriptors import wait_until_readable
 from traceml.store.folder import EARLIER_OUTPUT, OUTPUT
 from traceml.store.line_files import write_whole
 
@@ -113,11 +113,11 @@ class KeptOutput:
         read."""
         patience_s, expected = LAST_OUTPUT_S, MAX_IN_FLIGHT_BYTES
         while expected > 0:
-            ready, _, _ = select.select([source, self._over], [], [])
+            ready = wait_until_readable([source, self._over], None)
             is_over = self._over in ready
             if source not in ready:
                 began_s = time.monotonic()
-                ready, _, _ = select.select([source], [], [], max(patience_s, 0.0))
+                ready = wait_until_readable([source], max(patience_s, 0.0))
                 patience_s -= time.monotonic() - began_s
             try:
                 content = os.read(source, 1 << 16) if source in ready else b""

@@ -8,7 +8,6 @@ while after that: who comes back to the page, or loads it again, still finds it.
 from __future__ import annotations
 
 import os
-import select
 import socket
 import subprocess
 import sys
@@ -24,6 +23,7 @@ from traceml.launch.hidden_terminal import HiddenTerminal
 from traceml.launch.kept_output import KeptOutput
 from traceml.launch.messages import pause_messages, resume_messages, say
 from traceml.model.printable import shell_word
+from traceml.store.descriptors import wait_until_readable
 from traceml.store.line_files import write_whole
 from traceml.store.output_follower import OutputFollower
 
@@ -256,7 +256,7 @@ def _says_that_it_stays(process: subprocess.Popen[bytes], patience_s: float) -> 
     assert process.stdout is not None
     deadline = time.monotonic() + patience_s
     while time.monotonic() < deadline:
-        if select.select([process.stdout], [], [], 0)[0]:
+        if wait_until_readable([process.stdout.fileno()], 0):
             return os.read(process.stdout.fileno(), 64).decode() == f"{STAYS}\n"
         signals.next_signal(0.1)
     return False

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import select
 from collections.abc import Sequence
 from pathlib import Path
 
+from traceml.store.descriptors import wait_until_writable
 from traceml.store.folder import write_atomically
 from traceml.store.regular_files import open_regular, read_regular, stat_regular
 
@@ -54,7 +54,7 @@ def write_whole(descriptor: int, content: bytes, offset: int | None = None) -> N
                 offset += written
             left = left[written:]
         except BlockingIOError:
-            select.select([], [descriptor], [])  # somebody made the stream non-blocking
+            wait_until_writable(descriptor, None)  # somebody made the stream non-blocking
 
 
 def _end_of_last_line(descriptor: int) -> int:

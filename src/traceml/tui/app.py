@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import select
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from textual.worker import Worker, WorkerState
 from traceml.api.watch import RunWatch
 from traceml.figures.page import RunPage
 from traceml.model.errors import RunNotFound, TraceMLError
+from traceml.store.descriptors import wait_until_readable
 from traceml.tui.help import Help
 from traceml.tui.keyboard import Keyboard
 from traceml.tui.palette import DARK, LIGHT, theme
@@ -194,7 +194,7 @@ def watch(folder: Path) -> Outcome:
 
 def watch_attached(folder: Path, link: int, keys: int) -> Outcome:
     """Shows a run for the launcher that started it and gave us its terminal."""
-    if select.select([link], [], [], 0)[0]:
+    if wait_until_readable([link], 0):
         return Outcome.ENDED  # before there was anything to see
     os.write(link, _HERE)
     return _run(RunApp(_RunPages(folder).page, Attachment(link, Keyboard(keys))))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import fcntl
 import os
-import select
 import signal
 import struct
 import termios
 from contextlib import suppress
+
+from traceml.store.descriptors import wait_until_writable
 
 _LOCAL_MODES, _CHARACTERS = 3, 6
 MAX_LINE_BYTES = 4000
@@ -73,8 +74,7 @@ class Keyboard:
     def _press(self, keys: bytes) -> bool:
         try:
             for begin in range(0, len(keys), AT_ONCE):
-                _, is_ready, _ = select.select([], [self._descriptor], [], 0)
-                if not is_ready:
+                if not wait_until_writable(self._descriptor, 0):
                     return False
                 os.write(self._descriptor, keys[begin : begin + AT_ONCE])
         except OSError:  # the command has closed its terminal
