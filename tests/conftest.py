@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import platform
+import resource
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -41,6 +42,7 @@ SLOWEST_FILES = (
 """Begun first, in this order; of the others none takes much longer than half a minute."""
 MAX_WORKERS = 4
 """Each worker and what it starts may hold a gigabyte or two."""
+MAX_OPEN_FILES = 16_384
 
 sys.path.append(str(Path(__file__).parents[1]))  # the benchmarks lie there, and are not installed
 
@@ -57,8 +59,17 @@ started_processes = StartedProcesses()
 
 def pytest_configure() -> None:
     set_up_hypothesis()
+    allow_open_files()
     platform.processor()  # asks `uname` once per process: no test is to be the one that does
     started_processes.watch()
+
+
+def allow_open_files() -> None:
+    """A process has one session, a test process has hundreds, and the files of each stay open."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_OPEN_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def set_up_hypothesis() -> None:
