@@ -87,14 +87,15 @@ def test_a_gpu_at_work_while_the_host_waits_is_not_idle(step: Callable[[Loop], o
     assert idle["sync"] + idle["python"] < 0.3
 
 
-def test_passes_of_an_evaluation_without_fetches_are_one_evaluation() -> None:
+@pytest.mark.parametrize("mode", [0, 2], ids=["without gradients", "with gradients"])
+def test_passes_of_an_evaluation_without_fetches_are_one_evaluation(mode: int) -> None:
     """What the host does between them is no idle time of a step."""
 
     def step(loop: Loop) -> None:
         loop.forward((10, 0.4, 0.1)).backward((10, 0.7, 0.1)).optimizer((10, 0.1, 0.05)).runs(0.2)
         for _ in range(5):
-            loop.begin(events.BEGIN_FORWARD, 0).launches(10, 0.4, 0.05)
-            loop.end(events.END_FORWARD, 0).reads().runs(5)
+            loop.begin(events.BEGIN_FORWARD, mode).launches(10, 0.4, 0.05)
+            loop.end(events.END_FORWARD, mode).reads().runs(5)
 
     idle = trained(step).mean_idle_ms()
     # After its last pass the host may do anything: that is the step's.

@@ -4,7 +4,7 @@ import pytest
 
 from traceml.model import record_layout
 from traceml.model.record_layout import StepFlag
-from traceml.steps import events, losses
+from traceml.steps import events, losses, step_machine
 from traceml.steps.events import (
     BACKWARD,
     CHECKPOINT,
@@ -493,6 +493,56 @@ def test_evaluation_on_the_training_data_is_between_steps(story):
     assert len(story.complete) == 3
     assert story.complete[2]["evaluation_ns"] == 120
     assert story.complete[2]["forward_ns"] == 20
+
+
+def test_evaluation_that_keeps_gradients_is_between_steps(story):
+    """A model in evaluation mode whose script forgot `no_grad`: no backward pass comes for it."""
+    for _ in range(3):
+        story.step_without_fetch()
+    for _ in range(4):
+        story.takes(6).forward(50, training=False)
+    story.step_without_fetch().finish()
+    record = story.complete[3]
+    assert record["evaluation_ns"] == 50 + 3 * 56
+    assert record["forward_ns"] == 20
+    check_accounts(story)
+
+
+def test_evaluation_that_keeps_gradients_at_the_end_of_a_batch_is_no_forward_of_the_step(story):
+    for _ in range(3):
+        story.step().takes(4).forward(50, training=False)
+    story.exhaust(1)
+    assert [record["evaluation_ns"] for record in story.complete] == [50, 50, 50]
+    assert [record["forward_ns"] for record in story.complete] == [20, 20, 20]
+    check_accounts(story)
+
+
+@pytest.mark.parametrize("fetches", [True, False])
+def test_a_model_that_trains_in_evaluation_mode_is_not_evaluated(story, fetches):
+    """With frozen statistics of its normalisation; also twice before one backward pass."""
+    for _ in range(4):
+        if fetches:
+            story.fetch(10)
+        story.forward(20, training=False).forward(15, training=False).backward(30).optimizer(5)
+    story.exhaust(1) if fetches else story.finish()
+    assert [record["evaluation_ns"] for record in story.complete] == [0] * 4
+    assert [record["forward_ns"] for record in story.complete] == [35] * 4
+    check_accounts(story)
+
+
+def test_a_pass_between_backward_and_the_optimizer_stays_the_steps_own(story):
+    for _ in range(3):
+        story.forward(20).backward(30).forward(7, training=False).optimizer(5)
+    story.finish()
+    assert [record["evaluation_ns"] for record in story.complete] == [0, 0, 0]
+    assert [record["forward_ns"] for record in story.complete] == [27, 27, 27]
+    check_accounts(story)
+
+
+def test_passes_of_a_process_that_never_trains_are_not_kept(story):
+    for _ in range(3 * step_machine.MAX_UNDECIDED):
+        story.forward(1, training=False)
+    assert len(story.machine.step.undecided) == step_machine.MAX_UNDECIDED
 
 
 def test_forward_without_gradients_inside_a_step_is_the_steps_own(story):

@@ -21,7 +21,9 @@ are `between`. An evaluation ends with its last forward pass, when its source ha
 or with a region that is named as one, whichever is the last; what follows it, up to the next fetch,
 is `between` as well, and nobody's. Whether a batch was for evaluation is known only when the next
 one is fetched, so everything since the last fetch is provisional: it can be taken back to the
-snapshot made there.
+snapshot made there. Without fetches, a forward pass in evaluation mode is one of an evaluation; if
+it keeps gradients, only once the next training pass comes, or the next fetch, and no backward pass
+has come before it.
 """
 
 from __future__ import annotations
@@ -74,10 +76,12 @@ from traceml.steps.losses import StepLosses, first_or_lost
 from traceml.steps.open_step import OpenStep
 from traceml.steps.rows import Bounds, Rows
 
-EVALUATING, TRAINING_WITH_GRADIENTS = 0, 3
+EVALUATING, EVALUATING_WITH_GRADIENTS, TRAINING_WITH_GRADIENTS = 0, 2, 3
 """A forward pass's mode: 1 if the model is in training mode, plus 2 if gradients are kept."""
 MAX_SOURCES = 256
 """Loaders whose purpose is remembered: a script may make one per epoch."""
+MAX_UNDECIDED = 4_096
+"""Forward passes in a row of which it is not known yet whether they train."""
 MAX_CLOSINGS = 16_384
 """Steps of which it is remembered at which event they ended."""
 
@@ -362,6 +366,7 @@ class StepMachine:
         """Decide what the time since the last fetch was: a step, evaluation, or neither yet."""
         step = self.step
         if step.stepped and step.had_backward and not self.explicit.is_used:
+            self._take_undecided_as_evaluation()
             self.close(now, mark, 0)  # as nearly always
         elif self.steps == 0 and not step.stepped and not step.had_backward:
             self._forget_before(now, mark)
@@ -424,6 +429,7 @@ class StepMachine:
         """The model is called; the mode says whether it trains and whether gradients are kept."""
         step = self.step
         if mode == TRAINING_WITH_GRADIENTS:
+            self._take_undecided_as_evaluation()
             if step.had_forward:
                 self.have_training_forward(now, mark)
             step.had_training_forward = True
@@ -448,8 +454,13 @@ class StepMachine:
         if self.frames:
             return
         self.step.may_end_evaluation(now)
-        if mode == EVALUATING and self._is_for_training():
-            self._claim_evaluation(own, now)
+        if mode not in (EVALUATING, EVALUATING_WITH_GRADIENTS) or not self._is_for_training():
+            return
+        place = len(self.step.spans) - 1
+        if mode == EVALUATING:
+            self._claim_evaluation(own, now, place)
+        elif len(self.step.undecided) < MAX_UNDECIDED:
+            self.step.undecided.append((own, now, place))
 
     def end_evaluation(self, now: int, mark: int) -> None:
         """A training loop without fetches goes on after an evaluation with them."""
@@ -477,17 +488,31 @@ class StepMachine:
         """Whether what came since the last fetch is known to be a step's, not an evaluation's."""
         return self.step.had_backward or not self.step.fetched or self.trains(self.source)
 
-    def _claim_evaluation(self, own: int, now: int) -> None:
+    def _take_undecided_as_evaluation(self) -> None:
+        """A training pass begins, or the step ends: what no backward pass came for was none."""
+        step = self.step
+        if not step.undecided:
+            return
+        passes, step.undecided = step.undecided, []
+        spans = len(step.spans)
+        for own, ended, place in passes:
+            # A span that is joined with the one before it moves those behind it.
+            self._claim_evaluation(own, ended, place - spans + len(step.spans))
+
+    def _claim_evaluation(self, own: int, now: int, place: int) -> None:
         """A forward pass for evaluation without a fetch of its own, and the gap since the last."""
         step = self.step
         since = now - own if step.evaluated_at is None else step.evaluated_at
         step.totals[FORWARD] -= own
         step.totals[EVALUATION] += now - since
-        if step.spans and step.spans[-1][0] == FORWARD:
-            _, first, last, _ = step.spans.pop()
-            if step.evaluated_at is not None and step.spans and step.spans[-1][0] == EVALUATION:
-                first = step.spans.pop()[1]  # the gap is part of it on the GPU's clock, too
-            step.spans.append((EVALUATION, first, last, None))
+        spans = step.spans
+        if place >= 0 and spans[place][0] == FORWARD:
+            _, first, last, _ = spans[place]
+            if step.evaluated_at is not None and place and spans[place - 1][0] == EVALUATION:
+                first = spans[place - 1][1]  # the gap is part of it on the GPU's clock, too
+                del spans[place]
+                place -= 1
+            spans[place] = (EVALUATION, first, last, None)
         step.evaluated_at = now
 
     def begin_backward(self, loss: int, now: int, mark: int, flags: int) -> None:
@@ -497,6 +522,7 @@ class StepMachine:
         step = self.step
         step.had_backward = True
         step.evaluated_at = None
+        step.undecided = []
         if flags & events.KNOWN_LOSS:
             self.losses.take(as_float(loss), step)
         elif flags & events.AWAITED_LOSS:
@@ -619,6 +645,7 @@ class StepMachine:
     def _remember_optimizer_end(self, now: int, mark: int) -> None:
         step = self.step
         step.aborted = False
+        step.undecided = []  # they are in what the step had until here
         step.optimizer_end = (now, mark, step.totals.copy(), len(step.spans))
         if step.later_loss is not None:
             step.loss = first_or_lost(step.loss, step.later_loss)
@@ -652,7 +679,7 @@ class StepMachine:
             step.evaluated_at += idle
         # On the GPU's timeline the pause cannot be taken out.
         step.start_mark = step.fetched_mark = 0
-        step.spans = []
+        step.spans, step.undecided = [], []
         step.snapshot_spans = 0
 
     # Closing
