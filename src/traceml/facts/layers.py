@@ -11,6 +11,7 @@ from traceml.facts.attempts import Attempt
 from traceml.facts.burst_times import layer_bursts, longest_layers, max_steps_per_row
 from traceml.facts.gpu_activity import GpuActivity, gpu_activity
 from traceml.facts.gradients import NO_GRADIENTS, GradientFacts, gradient_facts
+from traceml.facts.interrupted_steps import interrupted_note, without_interrupted
 from traceml.facts.layer_growth import LayerGrowth, layer_growth
 from traceml.facts.layer_limits import (
     counting_notes,
@@ -218,8 +219,9 @@ def layer_profile(
     clock = "gpu" if has_gpu else "host"
     names = _all_names(timed)
     placed = place_layers(timed, names)
-    own = {phase: own_s_by_rank(placed, f"{clock}_{phase}") for phase in TIMES}
-    layers = layer_means(placed, names, own, ranks, clock)
+    steady = place_layers(list(map(without_interrupted, timed)), names)
+    own = {phase: own_s_by_rank(steady, f"{clock}_{phase}") for phase in TIMES}
+    layers = layer_means(steady, names, own, ranks, clock)
     # A process that is no rank, such as one of an earlier attempt, is no peer of one.
     of_ranks = [each for each in placed if each.records.pid in ranks] or placed[:1]
     slow, slowed = _slow_layers(of_ranks, list(names), own, ranks, clock)
@@ -230,6 +232,7 @@ def layer_profile(
     ratio = _slowed_by_looking(timed)
     if ratio is not None and ratio > MAX_SLOWED_BY_LOOKING:
         notes = (*notes, _SLOWED_BY_LOOKING.format(ratio=ratio))
+    notes = (*notes, *interrupted_note(timed))
     kernels, slowed_kernels = slow_kernels([each.records for each in of_ranks], ranks)
     flops, fastest = step_flops(timed, ONCE), None
     if has_gpu or not device:  # else the host times what another device computes
@@ -240,10 +243,10 @@ def layer_profile(
         notes = (*notes, *wrong, *((no_peak_note(device or "", settings),) if is_missing else ()))
     return LayerProfile(
         clock="gpu" if has_gpu else "cpu",
-        steps=min(_steps_seen(each) for each in timed),
+        steps=min(_steps_seen(each.records) for each in steady),
         slowed_by_looking=ratio,
         layers=layers,
-        rest_s=_rest(timed, clock),
+        rest_s=_rest([each.records for each in steady], clock),
         activity=gpu_activity(timed),
         flops=flops,
         recompute_flops=step_flops(timed, ("recompute",)),
