@@ -21,6 +21,7 @@ from slow_tests import StartedProcesses, starts_a_process
 
 if TYPE_CHECKING:
     from xdist.scheduler import LoadScopeScheduling
+    from xdist.workermanage import WorkerController
 
 SHARED_FOLDERS = ("tests/browser/", "tests/integrations/mlflow_store/")
 """The files of such a folder share runs, so that one worker takes all of them."""
@@ -135,6 +136,15 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
     from xdist.scheduler import LoadFileScheduling
 
     class Scheduling(LoadFileScheduling):
+        def remove_node(self, node: WorkerController) -> str | None:
+            """Give what a worker that died had not finished to the next one, and not the files that
+            it had: given such a file first, the next one waits for its tests for ever."""
+            given = self.assigned_work[node]
+            self.assigned_work[node] = {
+                scope: tests for scope, tests in given.items() if not all(tests.values())
+            }
+            return super().remove_node(node)
+
         def _split_scope(self, nodeid: str) -> str:
             if nodeid.startswith(SPREAD_FILES):
                 return nodeid
