@@ -30,7 +30,7 @@ from traceml.trace.deep.late_numbers import (
 )
 from traceml.trace.deep.layer_file import LayerFile
 from traceml.trace.deep.layer_names import LayerName, ModelLayer, layers_of, without_modules
-from traceml.trace.deep.time_budget import TimeBudget
+from traceml.trace.deep.time_budget import TimeBudget, UsualCost
 from traceml.trace.gpu import current_stream
 from traceml.trace.interruptions import drop_our_frames
 from traceml.trace.loss import number_on_host
@@ -152,6 +152,7 @@ class GradientNorms:
     def forget(self) -> None:
         """Begin anew in a forked child."""
         self._budget = TimeBudget(NORMS_SHARE, perf_counter_ns())
+        self._measuring, self._reading = UsualCost(), UsualCost()
         self._owned: _Owned | None = None
         self._models_seen: tuple[int, ...] = ()
         self._numbers = LateNumbers()
@@ -261,7 +262,7 @@ class GradientNorms:
         if self._numbers.has_room and not self._file.is_full and self._may_look():
             device_bytes = self._measure_now()
             took = perf_counter_ns() - began
-            self._budget.spend(took + device_bytes / DEVICE_BYTES_PER_NS)
+            self._budget.spend(self._measuring.of(took) + device_bytes / DEVICE_BYTES_PER_NS)
 
     def _is_to_measure(self, now: int) -> bool:
         """Whether to measure after this pass: not where the step surely has more of them.
@@ -335,7 +336,7 @@ class GradientNorms:
         if self._latest is not None:
             self._send_for_latest(self._session.count_stepped())
         self._read_arrived()
-        self._budget.spend(perf_counter_ns() - began)
+        self._budget.spend(self._reading.of(perf_counter_ns() - began))
 
     def _send_for_latest(self, step: int) -> None:
         latest, self._latest = self._latest, None

@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+from collections import deque
+
+LAST_COSTS = 15
+"""Costs that are known of what is done again and again."""
+MAX_OF_USUAL = 3.0
+"""Times the usual cost: what takes longer was interrupted."""
+
 
 class TimeBudget:
     """When something may be done again, of which all that is done is to be a share of the time.
@@ -21,3 +28,33 @@ class TimeBudget:
     def allows(self, now: int) -> bool:
         """Whether what was spent so far is no more than the share of the time by now."""
         return self._spent_ns <= self._share * (now - self._began_ns)
+
+
+class UsualCost:
+    """Tells a cost from the time for which its thread was interrupted meanwhile.
+
+    On a busy machine the thread would have been interrupted without us as well, only elsewhere.
+    A single interruption, charged to what costs microseconds, would use up minutes of a budget.
+    """
+
+    def __init__(self) -> None:
+        self._last_ns: deque[float] = deque(maxlen=LAST_COSTS)
+
+    def of(self, took_ns: float) -> float:
+        """Returns what is to be charged for what took so long: no more than a few times the usual.
+
+        Of the first few the usual is not known yet: what was charged too much for them is given
+        back, as a negative cost.
+        """
+        is_known = len(self._last_ns) == LAST_COSTS
+        before_ns = 0.0 if is_known else self._charged()
+        self._last_ns.append(took_ns)
+        if is_known:
+            return min(took_ns, self._most())
+        return self._charged() - before_ns
+
+    def _charged(self) -> float:
+        return sum(min(each, self._most()) for each in self._last_ns)
+
+    def _most(self) -> float:
+        return MAX_OF_USUAL * sorted(self._last_ns)[(len(self._last_ns) - 1) // 2]
