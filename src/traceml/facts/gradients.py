@@ -27,6 +27,9 @@ ABOVE_START = 10.0
 """… and times what it was at first: gradients that had vanished may come back."""
 ROSE = 10.0
 """Times its usual norm, for a single layer to have risen; below it an explosion is over."""
+RISING = 3.0
+"""Times its usual norm, for a layer to rise together with one that has risen: which of two passes a
+threshold in the same step is left to their noise. Above it noise is no reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -463,12 +466,13 @@ def _first_to_rise(
     A layer whose gradient is small even then is no cause: it must reach the usual norm of all. Of
     those that rose together, the one that backward reaches first passes it on to the others.
     """
-    usual = np.median(layers[usual_rows], axis=0)
-    is_risen = layers[: at + 1] >= ROSE * np.maximum(usual, np.finfo(float).tiny)
-    stays = np.minimum.accumulate(is_risen[::-1], axis=0)[::-1]
-    first = np.where(stays.any(axis=0), np.argmax(stays, axis=0), at + 1)
-    first[~(layers[at] >= usual_total)] = at + 1
-    earliest = int(first.min())
-    if earliest > at:
+    usual = np.maximum(np.median(layers[usual_rows], axis=0), np.finfo(float).tiny)
+    times = layers[: at + 1] / usual
+    # From here on it is never below, by row and layer.
+    lowest = np.minimum.accumulate(times[::-1], axis=0)[::-1]
+    lowest[:, ~(layers[at] >= usual_total)] = 0
+    has_risen = lowest >= ROSE
+    if not has_risen.any():
         return int(np.nanargmax(layers[at])), at
-    return next(place for place in reversed(order) if first[place] == earliest), earliest
+    earliest = int(np.argmax(has_risen.any(axis=1)))
+    return next(place for place in reversed(order) if lowest[earliest, place] >= RISING), earliest

@@ -42,6 +42,20 @@ def test_must_fire_and_name_the_layer_that_rose_first():
     assert "layer first rose first: from 1 to" in finding.claim
 
 
+@pytest.mark.parametrize(
+    ("last", "layer"),
+    [
+        pytest.param([9.6, 190.0, 4000.0], "last", id="what passes it on was just below"),
+        pytest.param([1.9, 190.0, 4000.0], "first", id="what had not begun to rise"),
+        pytest.param([9.6, 1.2, 4000.0], "first", id="what came back"),
+    ],
+)
+def test_layers_that_rise_together_are_told_by_where_backward_comes_first(last, layer):
+    """With few norms, which of them passes a threshold first is left to their noise."""
+    run = with_norms(first=[1.0] * 20 + [10.5, 200.0, 5000.0], last=[1.0] * 20 + last)
+    assert exploding_gradients.check(gather(run)).evidence["layer"] == layer
+
+
 def test_must_fire_as_a_warning_where_the_loss_ends_above_its_beginning():
     run = with_norms([1.0] * 20 + growing(20, 2.0), [1.0] * 40, run=with_loss([1.0] * 50 + [9.0]))
     assert exploding_gradients.check(gather(run)).severity is Severity.WARNING

@@ -5,9 +5,9 @@ clipping, as often as its cost allows. The norm of the whole model (of a pipelin
 stage) passed 100 times the lowest median of 8 norms before it and 10 times that of the first 8, and
 from there to the end, or until it was no longer finite, it never fell below 10 times the usual and
 was 100 times that in the geometric mean. The layer is the one whose own norm passed 10 times its
-usual first; of several in the same step, the one that backward reaches first. It also fires where a
-gradient is not finite to the end while the loss stays finite, unless a GradScaler is about to skip
-that step.
+usual first; of those above 3 times theirs in that step, the one that backward reaches first. It
+also fires where a gradient is not finite to the end while the loss stays finite, unless a
+GradScaler is about to skip that step.
 
 *Evidence.* `layer`, `layer_step`, `layer_usual`, `layer_norm` (what grew first, where, from what to
 what), `step`, `usual`, `norm` (the whole model or stage); where a gradient is not finite:
