@@ -302,6 +302,38 @@ def test_ranks_started_by_hand_on_two_machines_find_each_other(by_hand, store):
     assert marks(first._session) == {HEAD_WANTED_MARK, HEAD_MARK}  # ranks are not machines
 
 
+@pytest.mark.parametrize(
+    "launcher",
+    [
+        TORCHRUN,
+        {**SLURM, "SLURM_STEP_NUM_NODES": "2", "SLURM_GTIDS": "0"},
+        {"RANK": "0", "WORLD_SIZE": "2", "PET_NNODES": "2"},
+    ],
+    ids=["torchrun", "Slurm", "Kubernetes"],
+)
+def test_ranks_that_a_script_starts_in_each_task_of_a_launcher_find_each_other(
+    by_hand, monkeypatch, launcher
+):
+    """As the ImageNet example does: the launcher starts a task on each machine, and that one a rank
+    for each GPU."""
+    for name, value in launcher.items():
+        monkeypatch.setenv(name, value)
+    first, neighbour = by_hand(0, "host-a"), by_hand(1, "host-a")
+    task = {"RANK": "1"} if "RANK" in launcher else {"SLURM_PROCID": "1", "SLURM_GTIDS": "1"}
+    for name, value in task.items():
+        monkeypatch.setenv(name, value)
+    others = {rank: by_hand(rank, "host-b") for rank in (2, 3)}
+    assert neighbour._session.looks == []
+    by_hand.be(0, "host-a")
+    look_again(first)
+    (first._session.run_folder / MARKS / HEAD_MARK).write_text("where")
+    look_again(first)
+    for rank, exchange in others.items():
+        by_hand.be(rank, "host-b")
+        look_again(exchange)
+        assert (exchange._session.run_folder / MARKS / JOIN_MARK).read_bytes() == b"where"
+
+
 def test_ranks_of_one_other_machine_are_not_told_as_several(by_hand, store):
     """The head would wait for as many machines at its end."""
     first = by_hand(0, "host-a")

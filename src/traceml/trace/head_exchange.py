@@ -158,7 +158,8 @@ class HeadExchange:
     def _begin(self) -> None:
         self._stop_looking(self._begin_late)
         rank, world, local_rank, _, _ = place()
-        self._is_counted = counts_machines()
+        # What a launcher says is of its tasks: a script may start several ranks in each of them.
+        self._is_counted = counts_machines() and place_in_environment().world == world
         self._asks_where = not self._is_counted and world > 1
         if not self._asks_where and (not spans_machines() or (rank and local_rank)):
             return
