@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -56,12 +57,17 @@ def split_run(run: RunRecords, nodes: int, ahead_s: float = 0.0) -> list[RunReco
 
 
 def write_nodes(
-    place: Path, nodes: int = 2, ahead_s: float = 0.0, run: RunRecords | None = None
+    place: Path,
+    nodes: int = 2,
+    ahead_s: float = 0.0,
+    run: RunRecords | None = None,
+    parts: Sequence[RunRecords] = (),
 ) -> list[Path]:
-    """Write each node's own folder, as it is on that machine; the first one is the head's."""
+    """Write each node's own folder, as it is on that machine; the first one is the head's. `parts`
+    are what the nodes recorded, if not equal parts of one run."""
     run = run or make_run(ranks=2 * nodes, slow_rank=2 * nodes - 1)
     written = []
-    for number, part in enumerate(split_run(run, nodes, ahead_s)):
+    for number, part in enumerate(parts or split_run(run, nodes, ahead_s)):
         folder = write_run(place / part.manifest.hostname / "run", part, is_over=True)
         state = NodeState(
             run_id=RUN_ID,

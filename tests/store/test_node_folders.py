@@ -176,6 +176,43 @@ def test_a_node_that_never_came_is_counted(tmp_path: Path):
     assert "INCOMPLETE_DATA" in {issue.kind for issue in summary.step_time.issues}
 
 
+@pytest.mark.parametrize(
+    ("ranks", "brought", "expected"),
+    [
+        ((2, 1), 2, None),
+        ((2, 1), 1, "1 node of 2 never reached"),
+        ((4, 2, 2), 3, None),
+        ((4, 2, 2), 2, "1 node of 3 never reached"),
+    ],
+)
+def test_machines_that_have_different_numbers_of_ranks_are_counted(
+    tmp_path: Path, ranks: tuple[int, ...], brought: int, expected: str | None
+):
+    run = make_run(ranks=max(ranks) * len(ranks))
+    parts = [
+        replace(
+            part,
+            manifest=replace(part.manifest, nodes=1),  # torchrun's options may not say how many
+            ranks=tuple(
+                replace(record, rank=replace(record.rank, world_size=sum(ranks), **place))
+                for place, record in zip(
+                    (
+                        {"rank": sum(ranks[:node]) + local, "local_world_size": count}
+                        for local in range(count)
+                    ),
+                    part.ranks[:count],
+                    strict=True,
+                )
+            ),
+        )
+        for node, (part, count) in enumerate(zip(split_run(run, len(ranks)), ranks, strict=True))
+    ]
+    head, *others = write_nodes(tmp_path, parts=parts)
+    found = load_run(bring_to_head(head, *others[: brought - 1]))
+    said = [note for note in found.notes if "never reached" in note]
+    assert [expected in note for note in said] == ([True] if expected else [])
+
+
 def test_a_head_that_was_lost_is_named(tmp_path: Path):
     """Its machine is gone, and the folders of the others were put together."""
     _, second, third = write_nodes(tmp_path, nodes=3, run=make_run(ranks=6))

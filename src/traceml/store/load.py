@@ -19,6 +19,7 @@ from traceml.model.errors import TraceMLError, UnreadableRecords
 from traceml.model.node import NodeState, NodeWay
 from traceml.model.printable import shell_word
 from traceml.model.quantities import count
+from traceml.model.rank import Rank
 from traceml.model.run import DISK_FULL, Manifest
 from traceml.model.sample import Sample
 from traceml.store import failures, logged, samples
@@ -123,12 +124,13 @@ def load_run(folder: Path) -> RunRecords:
             f"{count(logged.MAX_ARTIFACT_NAMES)} are listed: log one name again and again, and "
             "each content becomes a version of it"
         )
-    one_each, processes = one_per_rank([each for part in parts for each in part.processes])
+    every = [each for part in parts for each in part.processes]
+    one_each, processes = one_per_rank(every)
     numbers = {record.rank.pid: record.rank.rank for record in one_each}
     params = logged.merge_params(messages)
     nodes = _nodes(folder, own, others, numbers)
     is_over = own.ending is not None
-    expected = max([own.manifest.nodes, *map(_machines_of_job, one_each)])
+    expected = max(own.manifest.nodes, _expected_machines(nodes, every))
     state = read_node(folder)
     notes += notes_about_nodes(nodes, read_refused(folder), expected, is_over, state)
     found = RunRecords(
@@ -246,9 +248,24 @@ def _node_state(folder: Path) -> NodeState:
     return replace(found, name=folder.name)
 
 
-def _machines_of_job(record: RankRecords) -> int:
-    """Returns on how many machines a rank's job runs, where all have as many ranks as its own."""
-    return -(-record.rank.world_size // max(1, record.rank.local_world_size))
+def _expected_machines(nodes: Sequence[NodeRecords], processes: Sequence[RankRecords]) -> int:
+    """Returns on how many machines the job ran, of a restarted one at most: those that have ranks
+    here, and as many as the ranks need that are not. Machines need not have equally many ranks."""
+    expected = 0
+    for world in {process.rank.world_size for process in processes}:
+        ranks = [each.rank for each in processes if each.rank.world_size == world]
+        pids = {rank.pid for rank in ranks}
+        here = sum(1 for node in nodes if not pids.isdisjoint(node.pids))
+        missing = max(0, world - len({rank.rank for rank in ranks}))
+        needed = here + -(-missing // max(max(1, rank.local_world_size) for rank in ranks))
+        # A rank that took no step is missing, and its machine is not.
+        expected = max(expected, min(needed, max(map(_machines_alike, ranks))))
+    return expected
+
+
+def _machines_alike(rank: Rank) -> int:
+    """Returns on how many machines a rank's job runs, if all have as many ranks as its own."""
+    return -(-rank.world_size // max(1, rank.local_world_size))
 
 
 def _nodes(
