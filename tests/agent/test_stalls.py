@@ -193,6 +193,20 @@ def test_when_steps_come_again_it_was_a_pause(job: Job) -> None:
     assert len(job.watch.stalls) == 1
 
 
+def test_a_rank_that_stands_still_alone_does_not_have_the_others_asked_again_and_again(
+    job: Job,
+) -> None:
+    """Ranks that do not wait for each other, one of which has trained and goes on to other work."""
+    for _ in range(600):
+        job.steps[0] += 1
+        job.pass_s(1)
+    assert job.watch.stalls == []
+    assert job.asked <= 2 * 6  # two ranks, each time that the pause has doubled
+    assert job.pass_s(20) == 0  # now the other one stands still, too
+    assert job.pass_s(15) == 1
+    assert {each.rank for each in job.stall.ranks} == {0, 1}
+
+
 def test_a_hang_is_looked_at_again_when_it_has_doubled(job: Job) -> None:
     job.frames[1] = EVALUATING
     job.pass_s(35)

@@ -108,6 +108,9 @@ class StallWatch:
         self._is_open = False
         self._looks: _Looks | None = None
         self._again_s = 0.0
+        self._alone_until_s: dict[int, float] = {}
+        """By pid: ranks that stood still while others that were looked at went on, and until when
+        that is no reason to look at all of them again."""
 
     def update(self, ranks: Sequence[Training], now_s: float, unix_s: float) -> bool:
         """Called once a second; returns whether there is anything new to write."""
@@ -115,6 +118,7 @@ class StallWatch:
         if self._is_open or self._looks is not None:
             standing = self._standing_pids()
             if moved & standing:
+                self._leave_alone(standing - moved, now_s)
                 return self._resume(unix_s)
             if standing & self._progress.keys():
                 return self._look_closer(ranks, now_s, unix_s)
@@ -130,14 +134,24 @@ class StallWatch:
             known = self._progress.get(training.pid)
             if known is None or known.steps != training.steps:
                 self._progress[training.pid] = _Progress(training.steps, now_s, unix_s)
+                self._alone_until_s.pop(training.pid, None)
                 moved.add(training.pid)
         present = {training.pid for training in ranks}
         for pid in self._progress.keys() - present:
             del self._progress[pid]
+            self._alone_until_s.pop(pid, None)
         return moved
+
+    def _leave_alone(self, pids: set[int], now_s: float) -> None:
+        """Notes that these ranks stand still while others train: by themselves they are no reason
+        to look again before their pause has doubled. Each look costs the others time."""
+        for pid in pids & self._progress.keys():
+            self._alone_until_s[pid] = 2 * now_s - self._progress[pid].since_s
 
     def _stands_still(self, ranks: Sequence[Training], now_s: float) -> bool:
         for training in ranks:
+            if now_s < self._alone_until_s.get(training.pid, 0.0):
+                continue
             still_s = now_s - self._progress[training.pid].since_s
             if training.steps and still_s >= self._floor_s and still_s >= _limit_s(training):
                 return True
