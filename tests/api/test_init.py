@@ -359,6 +359,49 @@ if __name__ == "__main__":
     done.assert_nothing_is_left()
 
 
+TWO_RANKS = """
+import os, subprocess, sys, time
+
+def rank(number):
+    place = {"RANK": number, "LOCAL_RANK": number, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2}
+    said = {name: str(value) for name, value in place.items()}
+    return subprocess.Popen([sys.executable, "rank.py"], env={**os.environ, **said})
+
+maker = rank(1)
+while not os.path.exists("made"): time.sleep(0.01)
+first = rank(0)
+status = maker.wait()
+open("over", "w").close()
+sys.exit(status or first.wait())
+"""
+ONE_RANK = """
+from traceml.trace import init
+traceml.init()
+open("made", "w").close()
+take_steps(5)
+if os.environ["RANK"] == "1":
+    init.OTHER_RANKS_S = 0.0  # its end waits for no other rank
+    while not os.path.exists("trained"): time.sleep(0.01)
+else:
+    open("trained", "w").close()
+    while not os.path.exists("over"): time.sleep(0.01)
+    take_steps(5)
+    traceml.log_metrics({"accuracy": 0.9})
+"""
+
+
+def test_a_rank_that_goes_on_after_the_one_that_made_the_run_is_recorded_to_its_end(
+    tmp_path: Path,
+) -> None:
+    """As rank 0 does that evaluates the trained model while the others end."""
+    (tmp_path / "rank.py").write_text(STEPS + "import os, time, traceml\n" + ONE_RANK)
+    done = _run(tmp_path, TWO_RANKS)
+    assert (done.status, done.lines_of_ours()) == (0, [])
+    assert done.steps == 10  # the first rank has waited for the summary
+    assert done.summary["metrics"]["accuracy"]["last"] == 0.9
+    done.assert_nothing_is_left()
+
+
 def test_only_a_summary_that_is_not_written_is_said_to_be_missing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -186,7 +186,9 @@ class Agent:
                 self._guarded(self._drain, followed)
         self._guarded(self._answer)
         self._guarded(self._look_for_deaths)
-        self._guarded(self._end.end_with_other_ranks)
+        if self._end.is_left:
+            self._guarded(self._find_rings)  # a rank may have taken its first step only now
+            self._guarded(self._end.end_with_other_ranks)
         self._guarded(self._keep_sample, self._sampling.take)
         self._guarded(self._sampling.check)
         self._guarded(self._look_at_stacks)

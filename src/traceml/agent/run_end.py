@@ -20,9 +20,6 @@ from traceml.model.environment import LEAVING_MARK
 from traceml.store import folder as folders
 from traceml.store.descriptors import wait_until_readable
 
-OTHER_RANKS_S = 15.0
-"""How long ranks may outlive the one whose `traceml.init` made the run: it waits for them."""
-
 
 class RunEnd:
     """Whether one run is over, and how it ended.
@@ -49,8 +46,8 @@ class RunEnd:
         """Torch's, which may start the ranks of a run again that `traceml.init` made."""
         self._terminals: list[int] = []
         self._received = b""
-        self._leaves_until_s: float | None = None
-        """Until when other ranks may go on, after the one that made the run has ended."""
+        self.is_left = False
+        """Whether the rank that made the run has ended: the other ones may still go on."""
         self._told_to_end: set[int] = set()
         self._exit_status: int | None = None
         self.is_over = False
@@ -121,7 +118,7 @@ class RunEnd:
             self._training = process_of(message["training_pid"])
             self._terminals = message.get("terminals", [])
         if "leaving" in message:
-            self._leaves_until_s = time.monotonic() + OTHER_RANKS_S
+            self.is_left = True
         if "ended" in message:
             self._end(message["ended"].get("exit_status"))
 
@@ -152,25 +149,23 @@ class RunEnd:
             self._end(None)
 
     def read_leaving_mark(self) -> None:
-        """A rank of an attempt that did not start us cannot tell us through the pipe that it was
-        the last one."""
-        if self._launcher is None or self._leaves_until_s is not None:
-            return
-        if folders.read_mark(self._folder, LEAVING_MARK) is not None:
-            self._leaves_until_s = time.monotonic() + OTHER_RANKS_S
+        """A rank that did not start us cannot tell us through the pipe that the run is over as soon
+        as all ranks have ended."""
+        if self.is_owned_by_trainer and not self.is_left:
+            self.is_left = folders.read_mark(self._folder, LEAVING_MARK) is not None
 
     def end_with_other_ranks(self) -> None:
         """The rank that made the run has ended: the run is over when the others have, too."""
-        if self.is_over or self._leaves_until_s is None:
+        if self.is_over or not self.is_left:
             return
-        training = [
+        training = (
             each
             for each in self._followed()
             if each.process is not None
             and is_alive(each.process)
             and not each.ring.head().counters["ended"]
-        ]
-        if not training or time.monotonic() > self._leaves_until_s:
+        )
+        if not any(True for _ in training):
             self._end(None)
 
     def _tell_to_end(self, process: psutil.Process) -> None:

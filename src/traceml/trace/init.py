@@ -55,11 +55,17 @@ STARTING_S = 30.0
 CLOSING_S = 60.0
 """How long the end of the process may wait for the agent to write the summary: it may have to wait
 for the last records of other machines."""
+OTHER_RANKS_S = 15.0
+"""How long it may wait before that for the other ranks of this machine, which share the agent. It
+goes on following those that end later, such as rank 0 while it evaluates the trained model."""
+_ENDING = "ending.json"
+"""The file of a run folder that an agent writes as soon as the run is over."""
 
 _POLL_S = 0.05
 
 _close_run: Callable[[], None] | None = None
-"""Closes the run that this process made; `None` where it made none."""
+"""Ends this process's part in closing the run; `None` where it has none."""
+_has_made_run = False
 
 
 def init(
@@ -108,7 +114,7 @@ def init_in_callback(
         if not _start_run(options, trace_max_steps):
             return
         name = Path(os.environ[RUN_FOLDER]).name
-        if run_name not in (None, name) and _close_run is not None:
+        if run_name not in (None, name) and _has_made_run:
             _say(f"the run is called {name}: there is one named {run_name}, or none can be")
     _begin_with_torch()
 
@@ -205,8 +211,9 @@ def _start_or_find(
         _say("the run cannot be recorded: the rank that was first started no agent")
         return False
     _attach(found, max_steps)
-    if is_elastic() and place_in_environment()[2] == 0 and not is_alive(found.get("maker")):
-        _register(functools.partial(_close_again, found["folder"], os.getpid(), meeting))
+    if place_in_environment()[2] == 0:
+        maker = found.get("maker")
+        _register(functools.partial(_close_for, maker, found["folder"], os.getpid(), meeting))
     return True
 
 
@@ -242,6 +249,8 @@ def _start_agent(
         _say(f"the run cannot be recorded: {answer.get('trouble', 'the agent did not start')}")
         return False
     _attach(answer, max_steps)
+    global _has_made_run
+    _has_made_run = True
     _register(functools.partial(_close, agent, answer["folder"], os.getpid(), meeting))
     return True
 
@@ -391,6 +400,8 @@ def _close(
         meeting.end()
     try:
         if agent.tell_the_end(with_other_ranks=meeting is not None):
+            if meeting is not None and not _have_others_ended(agent.is_alive, folder):
+                return  # they go on
             written = agent.is_done()
         elif agent.is_alive():
             return  # it cannot hear us, but it sees us end
@@ -418,30 +429,57 @@ def _goes_on() -> bool:
     return may_restart() and unhandled() is not None
 
 
-def _close_again(folder: str, owner: int, meeting: RankMeeting) -> None:
-    """The first rank of this machine ends, in a later attempt than the one that made the run: tell
-    its agent, to which there is no pipe, and wait for the summary."""
+def _close_for(maker: int | None, folder: str, owner: int, meeting: RankMeeting) -> None:
+    """The first rank of this machine ends, which did not make the run: where the process is gone
+    that made it (a rank of an earlier attempt, or one that ended sooner), tell its agent, to which
+    there is no pipe, and wait for the summary."""
     if os.getpid() != owner:
         return  # a forked child ends; the run goes on
     current.end()
-    if _goes_on():
+    if _goes_on() or is_alive(maker):
         return
     meeting.end()
+    is_agent_alive = functools.partial(_is_agent_alive, Path(folder))
     try:
-        agent, _ = read_agent_mark(Path(folder))
-        if is_alive(agent):
+        if is_agent_alive():
             (Path(folder) / MARKS / LEAVING_MARK).touch()
+            if not _have_others_ended(is_agent_alive, folder):
+                return  # they go on
             until_s = time.monotonic() + CLOSING_S
-            while is_alive(agent) and time.monotonic() < until_s:
+            while is_agent_alive() and time.monotonic() < until_s:
                 time.sleep(_POLL_S)
-            written = not is_alive(agent)
+            written = not is_agent_alive()
         else:
-            written = _close_with_successor(folder)
+            is_closed = (Path(folder) / MARKS / SUMMARY_MARK).exists()
+            written = is_closed or _close_with_successor(folder)
     except (OSError, ValueError, subprocess.TimeoutExpired) as error:
         if is_interruption(error):
             raise
         written = False
     _say_how_it_ended(folder, written)
+
+
+def _is_agent_alive(folder: Path) -> bool:
+    """Whether the agent of a run still works; one that has not said yet who it is has only just
+    begun."""
+    try:
+        agent, _ = read_agent_mark(folder)
+    except FileNotFoundError as error:
+        if is_interruption(error):
+            raise
+        return folder.is_dir()
+    return is_alive(agent)
+
+
+def _have_others_ended(is_agent_alive: Callable[[], bool], folder: str) -> bool:
+    """Wait until the agent closes the run, because the other ranks of this machine have ended too;
+    returns whether it does so in time."""
+    until_s = time.monotonic() + OTHER_RANKS_S
+    while is_agent_alive() and not (Path(folder) / _ENDING).exists():
+        if time.monotonic() > until_s:
+            return False
+        time.sleep(_POLL_S)
+    return True
 
 
 def _say_how_it_ended(folder: str, written: bool) -> None:
