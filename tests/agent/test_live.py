@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from itertools import count
 from pathlib import Path
@@ -257,15 +258,19 @@ def test_a_real_run_says_live_that_its_input_became_slow_and_prints_nothing_of_i
     assert change["summary"] not in said
 
 
-def follow_as_head(folder: Path, run: RunRecords, ahead_s: float = 0.0) -> tuple[Live, Path]:
-    """Look at a run on two machines as the head does; returns the other one's folder, too."""
+def follow_as_head(
+    folder: Path, run: RunRecords, ahead_s: float = 0.0, said: Sequence[bytes] = ()
+) -> tuple[Live, Path]:
+    """Look at a run on two machines as the head does; returns the other one's folder, too. `said`
+    is what the head's own ranks report."""
     own, other = split_run(run, 2, ahead_s)
     node = folder / NODES / "host-b"
-    node.mkdir(parents=True)
+    node.mkdir(parents=True, exist_ok=True)
     folders.write_manifest(node, other.manifest)
     write_node(folder, NodeState(RUN_ID, "host-a", way=NodeWay.HEAD))
     write_node(node, NodeState(RUN_ID, "host-b", way=NodeWay.HTTP, clock_offset_s=ahead_s))
     followed, rings = Live(folder, own.manifest), [ReplayedRing(rank) for rank in own.ranks]
+    followed.recent.add_messages(said)
     for first in range(0, 100, 20):
         for rank in other.ranks:
             write_rank(node, rank, first, first + 20)
@@ -333,3 +338,56 @@ def test_the_head_tells_a_stall_only_when_the_other_nodes_could_say_what_they_se
             followed.evaluate()
         hangs = [change for change in changes(tmp_path) if change["kind"] == "HANG"]
         assert len(hangs) == expected
+
+
+def stage(pid: int, number: int) -> str:
+    """What a process says of the pipeline stage that it holds."""
+    return f'{{"kind":"place","pid":{pid},"dimensions":[],"stages":[{number}]}}'
+
+
+@pytest.mark.usefixtures("tireless")
+def test_the_head_compares_no_pipeline_stages_of_another_node(tmp_path: Path) -> None:
+    run = make_run(ranks=4, steps=100, slow_rank=3)
+    places = {0: (1000, 0), 1: (1001, 1), 2: (1000, 2), 3: (1001, 3)}
+    said = {rank: stage(*place) for rank, place in places.items()}
+    there = tmp_path / NODES / "host-b"
+    there.mkdir(parents=True)
+    for rank in (2, 3):
+        text = said[rank].replace("{", '{"number":1,', 1)
+        (there / f"rank-{rank}-{places[rank][0]}.messages").write_text(f"{text}\n")
+    followed, _ = follow_as_head(tmp_path, run, said=[said[0].encode(), said[1].encode()])
+    assert followed.state is not None
+    kinds = {issue.kind for issue in followed.state.summary.step_time.issues}
+    assert not {kind for kind in kinds if kind and "STRAGGLER" in kind}
+
+
+@pytest.mark.usefixtures("tireless")
+def test_an_agent_that_was_started_again_knows_the_pipeline_stages(tmp_path: Path) -> None:
+    run = make_run(ranks=2, steps=1200, slow_rank=1, sampled_s=20)
+    for rank in run.ranks:
+        number, pid = rank.rank.rank, rank.rank.pid
+        text = stage(pid, number).replace("{", '{"number":1,', 1)
+        (tmp_path / f"rank-{number}-{pid}.messages").write_text(f"{text}\n")
+    followed = follow(tmp_path, run)
+    assert followed.state is not None
+    kinds = {issue.kind for issue in followed.state.summary.step_time.issues}
+    assert not {kind for kind in kinds if kind and "STRAGGLER" in kind}
+
+
+@pytest.mark.usefixtures("tireless")
+def test_the_head_shows_what_a_rank_of_another_node_says_of_its_end(tmp_path: Path) -> None:
+    run = make_run(ranks=4, steps=100)
+    followed, node = follow_as_head(tmp_path, run, ahead_s=300.0)
+    failure = replace(
+        report(where="train.py:7 in forward"),
+        rank=3,
+        pid=1001,
+        unix_s=run.ranks[0].rank.unix_ns / 1e9 + 310.0,
+    )
+    said = json.dumps({"number": 9, "kind": "failure", **asdict(failure)}, separators=(",", ":"))
+    (node / "rank-3-1001.messages").write_text(f"{said}\n")
+    for _ in range(10):
+        followed.follow_nodes([1000, 1001])
+        followed.evaluate()
+    (change,) = [change for change in changes(tmp_path) if change["kind"] == "EXCEPTION"]
+    assert change["ranks"] == [3]

@@ -21,7 +21,7 @@ from traceml.model.failure import AgentSaw
 from traceml.model.finding import Finding, Section
 from traceml.model.run import Manifest
 from traceml.store.line_files import LiveFiles
-from traceml.store.logged import earlier_params
+from traceml.store.logged import earlier_reports
 from traceml.store.node_tails import NodeTails
 from traceml.store.recent_steps import RecentSteps
 from traceml.store.step_trace_records import read_step_traces
@@ -53,7 +53,7 @@ class Live:
         self._folder = folder
         self.recent = RecentSteps(manifest)
         """The last steps, and what was sampled and reported meanwhile; others add to it."""
-        self.recent.add_messages(earlier_params(folder))  # an agent before us has heard them
+        self.recent.add_messages(earlier_reports(folder))  # an agent before us has heard them
         self._nodes = NodeTails(folder)
         self._has_nodes = False
         """Whether other nodes have sent steps."""

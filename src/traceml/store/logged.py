@@ -57,6 +57,12 @@ _WITH_HISTORY = re.compile(r"loss|grad[a-z]*[ ./_-]*norm", re.IGNORECASE)
 _SETTING_KINDS = {name: get_args(kind)[0] for name, kind in get_type_hints(Settings).items()}
 MESSAGE_FILES = "rank-*.messages"
 """The files of a run folder with what its processes reported."""
+RARE_KINDS = ("params", "settings", "place", "failure")
+"""The kinds of messages that a process writes once, or a few times: whoever begins to follow it
+later reads them from its file."""
+_RARE_KINDS_QUOTED = tuple(f'"{kind}"'.encode() for kind in RARE_KINDS)
+_KIND_WITHIN_BYTES = 64
+"""Of a line: its number and its kind come first."""
 _MERGED = ("folded", "params", "directions", "lost", "metrics")
 """The kinds of lines that thinning merges or halves; it keeps all others."""
 
@@ -491,14 +497,20 @@ def merge_params(messages: Iterable[dict[str, Any]]) -> Params:
     return params
 
 
-def earlier_params(folder: Path) -> list[bytes]:
-    """Returns the parameter messages in a run folder, as they are on disk."""
+def earlier_reports(folder: Path) -> list[bytes]:
+    """Returns the messages of `RARE_KINDS` in a run folder, as they are on disk."""
     return [
         text
         for path in sorted(folder.glob(MESSAGE_FILES))
         for text in _lines(path)
-        if b'"params"' in text[:64]
+        if is_rare(text)
     ]
+
+
+def is_rare(text: bytes) -> bool:
+    """Returns whether a line of a file of messages is of one of `RARE_KINDS`, as far as its
+    beginning tells."""
+    return any(kind in text[:_KIND_WITHIN_BYTES] for kind in _RARE_KINDS_QUOTED)
 
 
 def _lines(path: Path) -> list[bytes]:

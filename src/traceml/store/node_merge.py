@@ -291,5 +291,14 @@ def _shift_messages(messages: Iterable[dict[str, Any]], ahead_s: float) -> None:
             message["unix_ns"] -= ahead_ns
 
 
+def shift_message(message: dict[str, Any], pid: int, ahead_ns: int) -> dict[str, Any]:
+    """Returns a message of a process of another node under a number that no other node has, with
+    its moments on the head's clock."""
+    found = {**message, "pid": pid}
+    if isinstance(found.get("unix_s"), float):
+        found["unix_s"] -= ahead_ns / 1e9
+    return found
+
+
 def _earlier(unix_s: float | None, by_s: float) -> float | None:
     return None if unix_s is None else unix_s - by_s

@@ -6,9 +6,10 @@ is read.
 
 from __future__ import annotations
 
+import json
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
@@ -21,10 +22,17 @@ from traceml.model.errors import UnreadableRecords
 from traceml.model.failure import NOTHING_SEEN, AgentSaw
 from traceml.model.node import NodeState, NodeWay
 from traceml.model.sample import Sample
-from traceml.store import failures, old_formats
+from traceml.store import failures, logged, old_formats
+from traceml.store.line_files import LineFollower
 from traceml.store.load import by_final_rank
 from traceml.store.node_folders import NODES, node_folders, read_node
-from traceml.store.node_merge import PidTable, shift_rank, shift_samples, shift_seen
+from traceml.store.node_merge import (
+    PidTable,
+    shift_message,
+    shift_rank,
+    shift_samples,
+    shift_seen,
+)
 from traceml.store.recent_steps import MAX_SAMPLES, MAX_STEPS, RecentSteps
 from traceml.store.records import STEP_DTYPE, NodeRecords, RunRecords
 from traceml.store.rings import RingHead, open_records, parse_head
@@ -112,6 +120,29 @@ class RecordTail:
             os.close(descriptor)
 
 
+class ReportTail:
+    """What one process says of itself, in its file of messages: its place in the device mesh, its
+    settings, its exceptions."""
+
+    def __init__(self, path: Path) -> None:
+        self._lines = LineFollower(path)
+        self._last = 0
+        """The number of the last message that was read."""
+
+    def read_new(self) -> Iterator[dict[str, Any]]:
+        """Yields the messages of rare kinds that were not read before, also where the file was
+        written anew."""
+        lines, _ = self._lines.read_new()
+        rare = [line for line in lines if logged.is_rare(line)]
+        for said in logged.decode(b"\n".join(rare)):
+            number = said.get("number")
+            if not isinstance(number, int) or number <= self._last:
+                continue
+            self._last = number
+            if said.get("kind") in logged.RARE_KINDS:
+                yield said
+
+
 @dataclass(frozen=True, slots=True)
 class _SeenOnNode:
     """What a node's agent saw go wrong, by its file of this inode, size and time."""
@@ -126,6 +157,8 @@ class NodeTails:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._processes: dict[Path, RecordTail] = {}
+        self._reports: dict[Path, ReportTail] = {}
+        """By the same path."""
         self._of_rank: dict[int, RecordTail] = {}
         """The youngest process of each rank."""
         self._pids = PidTable()
@@ -137,7 +170,8 @@ class NodeTails:
         """The numbers of processes that a node's agent names and that have no steps here."""
 
     def follow(self, recent: RecentSteps, own_pids: Iterable[int]) -> bool:
-        """Adds what is new to the last steps; returns whether other nodes have sent any.
+        """Adds what is new to the last steps, and what the processes that take them say of
+        themselves; returns whether other nodes have sent any steps.
 
         `own_pids` are the processes of this machine: no process of another node gets their numbers.
         """
@@ -157,6 +191,7 @@ class NodeTails:
                 with suppress(UnreadableRecords, OSError):  # only just made, or gone meanwhile
                     if not tail.is_over and tail.grow(name, size, self._pids, ahead_ns):
                         self._add(recent, tail)
+                self._read_reports(recent, tail, ahead_ns)
             self._read_seen(node)
         return bool(self._processes)
 
@@ -172,6 +207,21 @@ class NodeTails:
                 PurePosixPath(NODES, node.name),
             )
             for node, seen in wrong.items()
+        )
+
+    def _read_reports(self, recent: RecentSteps, tail: RecordTail, ahead_ns: int) -> None:
+        """Adds what a process says of itself, once its number among those of all nodes is known."""
+        if tail.pid is None:
+            return
+        reports = self._reports.get(tail.path)
+        if reports is None:
+            messages = tail.path.with_name(f"{tail.path.name}.messages")
+            reports = self._reports[tail.path] = ReportTail(messages)
+        recent.add_messages(
+            [
+                json.dumps(shift_message(said, tail.pid, ahead_ns), separators=(",", ":")).encode()
+                for said in reports.read_new()
+            ]
         )
 
     def _read_seen(self, node: Path) -> None:

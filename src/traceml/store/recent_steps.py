@@ -206,11 +206,11 @@ class RecentSteps:
                 for said in logged.decode(message):
                     self._params.add_message(said)
             elif b'"settings"' in kind:
-                settings = logged.decode(message)
-                self._settings[settings[-1].get("pid", 0)] = logged.settings(settings)
+                for said in logged.decode(message):
+                    self._settings[said.get("pid", 0)] = logged.settings([said])
             elif b'"place"' in kind:
-                places = logged.decode(message)
-                self._places[places[-1].get("pid", 0)] = logged.parallel_place(places)
+                for said in logged.decode(message):
+                    self._places[said.get("pid", 0)] = logged.parallel_place([said])
             elif b'"failure"' in kind:
                 self._reports.append(message)
                 self._news_looks = NEWS_LOOKS
