@@ -129,6 +129,30 @@ def test_a_port_that_stays_taken_is_replaced(head: NodeDuties, monkeypatch: pyte
     assert f"port {before.port} cannot be had" in said[0]
 
 
+@pytest.mark.parametrize("token", ["secret", "of another job"])
+def test_a_second_agent_at_the_address_that_head_names_joins_the_first(tmp_path: Path, token: str):
+    """Two launchers of one job on one machine; beside another job, each is a head."""
+    named = {"host": "127.0.0.1", "port": 0, "run_id": "run", "token": "secret"}
+    agents = []
+    for name, its_token in (("first", "secret"), ("second", token)):
+        folder = write_run(tmp_path / name / "job", make_run(ranks=2), is_over=False)
+        text = json.dumps({**named, "token": its_token})
+        folders.write_mark(folder, HEAD_WANTED_MARK, text)
+        duties = NodeDuties(folder, print)
+        duties.look()
+        duties.look()  # it may have found out by then where the head is
+        agents.append(duties)
+        named["port"] = address_of(agents[0]).port
+    first, second = agents
+    is_of_job = token == "secret"
+    assert first.is_head and (second.is_head, second.is_joined) == (not is_of_job, is_of_job)
+    if is_of_job:
+        wait_until(lambda: node_folders(tmp_path / "first" / "job"), "its records are there")
+        assert second.deliver()
+    for duties in agents:
+        duties.close()
+
+
 def test_a_shared_folder_is_moved_into_the_heads_and_stays_where_it_was_for_training(
     head: NodeDuties, tmp_path: Path
 ):
@@ -164,6 +188,22 @@ def test_a_node_that_a_second_head_shares_the_disk_with_sends_its_records_there(
     assert node.resolve() == there and copy.resolve() != there
     assert [rank.rank.rank for rank in load_run(copy).ranks] == [0, 1]
     second.close()
+
+
+def test_a_node_that_finds_the_named_head_in_the_jobs_store_too_is_there_once(
+    head: NodeDuties, tmp_path: Path
+):
+    """`--head` says where it is and no folder; the store, which comes later, says that as well."""
+    address = address_of(head)
+    named = replace(address, folder="", nonce="")
+    node = join(tmp_path / "logs" / "job-2", named)
+    copies = Path(address.folder)
+    wait_until(lambda: node_folders(copies), "its records are there")
+    folders.write_mark(node._folder, JOIN_MARK, json.dumps(asdict(address)))
+    node.look()
+    assert node.deliver()
+    assert len(node_folders(copies)) == 1
+    node.close()
 
 
 @pytest.mark.parametrize("is_shared", [False, True])

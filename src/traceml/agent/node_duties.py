@@ -14,6 +14,7 @@ import socket
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -21,7 +22,7 @@ import msgspec
 import psutil
 
 from traceml import __version__
-from traceml.agent.node_link import NodeLink
+from traceml.agent.node_link import HeadClient, NodeLink
 from traceml.agent.node_server import HeadServer
 from traceml.model import record_layout
 from traceml.model.environment import AGENT_MARK, HEAD_CERTIFICATE, MARKS
@@ -177,8 +178,11 @@ class NodeDuties:
     def _started(
         self, address: HeadAddress, certificate: Path | None, is_patient: bool
     ) -> HeadServer | None:
-        """Returns a server that listens: on the port that is known already, or any other one;
-        `None` where that port is taken and whoever `is_patient` tries it again later."""
+        """Returns a server that listens: on the port that is known already, or any other one.
+
+        `None` where that port is taken and whoever `is_patient` tries it again later, or where
+        another agent on this machine is the head there: then this one joins it.
+        """
         server = HeadServer(self._folder, address, certificate)
         try:
             server.start()
@@ -187,10 +191,22 @@ class NodeDuties:
                 raise
             if is_patient and error.errno == errno.EADDRINUSE:
                 return None
+            if self._is_named_twice(address, certificate):
+                there = replace(address, folder="", nonce="")  # those would be our own
+                folders.write_mark(self._folder, JOIN_MARK, json.dumps(asdict(there)))
+                return None
             self._said(f"port {address.port} cannot be had ({error}); another one is opened")
             server = HeadServer(self._folder, replace(address, port=0), certificate)
             server.start()
         return server
+
+    def _is_named_twice(self, address: HeadAddress, certificate: Path | None) -> bool:
+        """Returns whether another agent of this machine is the head that `--head` names: two
+        launchers of one job may have one network address, as pods on the host's network have."""
+        if self._read_address(HEAD_MARK) is not None:
+            return False
+        with closing(HeadClient(address, certificate)) as client:
+            return client.answers()
 
     def wait_for_nodes(self) -> None:
         """At the end of the head: waits for the last records of nodes that still send."""
@@ -232,7 +248,9 @@ class NodeDuties:
             state = self._new_state(address)
         is_shared = state.way is NodeWay.SHARED
         if not is_shared:
-            name = self._move_to_shared(address, state)
+            # A head that has a copy would have this node twice, if its folder came there as well.
+            has_copy = state.way is NodeWay.HTTP
+            name = None if has_copy else self._move_to_shared(address, state)
             is_shared = name is not None
             state = replace(
                 state,

@@ -43,6 +43,8 @@ MIN_RETRY_S, MAX_RETRY_S = 0.5, 10.0
 """How long to wait before a link is tried again: twice as long after each failure, and a random
 part of it, so that not all nodes come back to a restarted head at the same moments."""
 REQUEST_TIMEOUT_S = 10.0
+PROBE_TIMEOUT_S = 2.0
+"""How long somebody on this machine may take to say whether it is the head."""
 GREETING_TIMEOUT_S = 600.0
 """How long a node waits to be known: a restarted head reads all that it has of all nodes before it
 has answered the last of them, and one that gives up has to wait in the same queue again."""
@@ -114,6 +116,14 @@ class HeadClient:
     def close(self) -> None:
         """Closes the connection."""
         self._connection.close()
+
+    def answers(self) -> bool:
+        """Returns whether the head of this run answers at the address, within a moment."""
+        try:
+            self._ask("GET", "/v1/clock", timeout_s=PROBE_TIMEOUT_S)
+        except (HeadRefuses, BrokenLink):
+            return False
+        return True
 
     def greet(self, state: NodeState, is_shared: bool = False) -> Greeting:
         """Returns how the head knows this node, and the files that it has of it; those of a node
