@@ -93,7 +93,7 @@ def failure_place(failure: Failure) -> str:
         parts.append(f" (step {failure.steps_since_start:,} since it was started again)")
     is_part_of_training = failure.rank is not None or report is None or report.started_by is None
     if failure.is_before_training and is_part_of_training:
-        parts = [" before its first training step"]
+        parts = [f" before {'their' if failure.alike else 'its'} first training step"]
     if report is not None:
         parts.append(f" in {report.phase}" if report.phase else "")
         parts.append(f", module {report.module}" if report.module else "")

@@ -1,5 +1,7 @@
 """An exception is named with rank, step, phase, module and line; what follows from it is not."""
 
+from dataclasses import replace
+
 import pytest
 
 from factories import make_run
@@ -128,3 +130,13 @@ def test_the_message_ends_like_a_sentence(message: str, end: str) -> None:
     finding = exception.check(gather(failed(report(0, "ValueError", message))))
     assert finding is not None
     assert finding.claim.endswith(end)
+
+
+def test_ranks_that_failed_alike_before_their_first_step_are_told_together() -> None:
+    said = [report(rank, "ImportError", "no boto3", step=None) for rank in (0, 1)]
+    run = failed(*said, ranks=2)
+    run = replace(run, ranks=tuple(replace(rank, steps=rank.steps[:0]) for rank in run.ranks))
+    finding = exception.check(gather(run))
+    assert finding is not None
+    both = "Ranks 0 and 1 both failed before their first training step"
+    assert finding.claim.startswith(both)
