@@ -156,6 +156,22 @@ for day in (1, 2):
 for number in "344":
     log(number)
 """
+TRACKIO_FOLDER_OF_THE_SCRIPT = f"""
+import os
+os.environ["TRACKIO_DIR"] = "mine"  # as scripts do that keep everything in one place
+import trackio
+{TRAIN}
+import time
+from pathlib import Path
+trackio.init(project="demo", name="mine", auto_log_cpu=False)
+deadline = time.monotonic() + {PATIENCE_S}
+while not Path("logs/a/marks/tracker-run-trackio").exists():
+    assert time.monotonic() < deadline
+    time.sleep(0.01)
+    step()
+trackio.log({{"loss": step()}})
+trackio.finish()
+"""
 SETTINGS_FILE = "[default]\nmode = {}\nproject = from-the-file\n"
 TRAINS = f"{TRAIN}\nfor _ in range(3):\n    step()\n"
 OPENED = ["wandb/offline-run-*", "logs/alone/tensorboard/events*"]
@@ -228,18 +244,20 @@ def wandb_runs(place: Path) -> dict[str, TrackedRun]:
     return {run.name: run for run in open_source(f"wandb:{place / 'wandb'}").find_runs()}
 
 
-def trackio_storage(place: Path) -> Any:
+def trackio_storage(place: Path, folder: str = "trackio") -> Any:
     from trackio import sqlite_storage, utils
 
-    sqlite_storage.TRACKIO_DIR = utils.TRACKIO_DIR = place / "trackio"
+    sqlite_storage.TRACKIO_DIR = utils.TRACKIO_DIR = place / folder
     return sqlite_storage.SQLiteStorage
 
 
-def logged_to_trackio(place: Path, project: str, run: str = "mine") -> dict[str, Any]:
+def logged_to_trackio(
+    place: Path, project: str, run: str = "mine", folder: str = "trackio"
+) -> dict[str, Any]:
     """The last value of everything that was logged."""
-    if not (place / "trackio" / f"{project}.db").exists():
+    if not (place / folder / f"{project}.db").exists():
         return {}
-    rows = trackio_storage(place).get_logs(project, run)
+    rows = trackio_storage(place, folder).get_logs(project, run)
     return {name: value for row in rows for name, value in row.items()}
 
 
@@ -357,6 +375,16 @@ def test_of_trackio_runs_with_one_name_each_has_its_own_values(tmp_path: Path) -
         if project == "theirs":
             assert sorted(config["day"] for config in configs) == [1, 2]
             assert {config["_Group"] for config in configs} == {"days"}
+
+
+@needs_trackio
+def test_trackios_folder_is_the_one_that_the_script_has_chosen(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(TRACKIO_FOLDER_OF_THE_SCRIPT)
+    words = ["run", "--mode=summary", "--run-name", "a", "--log-to", "trackio", "train.py"]
+    finished = run([TRACEML, *words], tmp_path, env=environment(tmp_path))
+    assert finished.status == 0, finished.stderr
+    assert {"loss", FINAL} <= logged_to_trackio(tmp_path, "demo", folder="mine").keys()
+    assert not (tmp_path / "trackio").exists()
 
 
 def test_without_runs_of_the_scripts_there_are_ours(alone: Finished) -> None:

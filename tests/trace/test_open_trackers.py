@@ -6,6 +6,7 @@ import os
 import sys
 import threading
 import types
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -18,6 +19,7 @@ from traceml.model.errors import UsageError
 from traceml.model.tracker import LOG_TO_MARK, SCRIPT_RUN_MARK, STOPPED_MARK, WANDB_VALUES_MARK
 from traceml.store.folder import write_mark
 from traceml.trace import loss_and_memory_sampler, open_trackers
+from traceml.trace.marks import read_mark
 
 
 @pytest.fixture(autouse=True)
@@ -60,8 +62,9 @@ def found_of(folder, name):
     return json.loads(path.read_text()) if path.exists() else None
 
 
-def leave_values(folder, number, **values):
-    write_mark(folder, WANDB_VALUES_MARK, json.dumps({"number": number, "values": values}))
+def leave_values(folder, number, run="first", **values):
+    left = {"number": number, "run": f"id-{run}", "values": values}
+    write_mark(folder, WANDB_VALUES_MARK, json.dumps(left))
 
 
 @pytest.fixture
@@ -111,6 +114,7 @@ def test_a_tracker_that_raises_harms_nothing_and_hides_no_other(asked, traced, m
         )
     )
     monkeypatch.setitem(sys.modules, "trackio.context_vars", variable)
+    monkeypatch.delitem(sys.modules, "trackio.utils", raising=False)
     train()
     expected = {"project": "p", "name": "n", "server": "https://trackio.example/"}
     assert found_of(traced.folder, "trackio") == expected
@@ -119,6 +123,17 @@ def test_a_tracker_that_raises_harms_nothing_and_hides_no_other(asked, traced, m
     assert reason.startswith("ZeroDivisionError: ") and reason.endswith(" is broken")
     assert "hunter2" not in reason
     assert len(traced.complete()) == 3  # and no failure of ours
+
+
+def test_the_folder_of_trackio_is_told_as_the_script_has_it(asked, traced, monkeypatch):
+    run = SimpleNamespace(project="p", name="n")
+    variables = SimpleNamespace(current_run=SimpleNamespace(get=lambda: run))
+    monkeypatch.setitem(sys.modules, "trackio.context_vars", variables)
+    utils = SimpleNamespace(TRACKIO_DIR=Path("mine"))
+    monkeypatch.setitem(sys.modules, "trackio.utils", utils)
+    train()
+    expected = {"project": "p", "name": "n", "store": str(Path.cwd() / "mine")}
+    assert found_of(traced.folder, "trackio") == expected
 
 
 def test_other_ranks_leave_it_to_the_first(asked, traced, monkeypatch):
@@ -130,8 +145,14 @@ def test_other_ranks_leave_it_to_the_first(asked, traced, monkeypatch):
 
 
 def test_values_join_the_open_run_until_it_is_closed(asked, traced, monkeypatch):
-    first, second = WandbRun("first"), WandbRun("second")
+    first, second, looks = WandbRun("first"), WandbRun("second"), []
     module = SimpleNamespace(run=first)
+
+    def read_counted(folder, name):
+        looks.append(name)
+        return read_mark(folder, name)
+
+    monkeypatch.setattr(open_trackers, "read_mark", read_counted)
     monkeypatch.setitem(sys.modules, "wandb", module)
     train()
     assert found_of(traced.folder, "wandb")["id"] == "id-first"
@@ -141,8 +162,12 @@ def test_values_join_the_open_run_until_it_is_closed(asked, traced, monkeypatch)
     wait_until(lambda: len(first.rows) == 2, "the next values are logged, once each")
     module.run = second
     train()
+    seen = len(looks)
+    wait_until(lambda: len(looks) > seen + 2, "what was left for the first run is seen")
+    leave_values(traced.folder, 3, run="second", a=3.0)
     wait_until(lambda: second.rows, "the values are logged to the run that is open now")
-    assert first.rows == [{"a": 1.0}, {"a": 2.0}] and second.rows[0] == {"a": 2.0}
+    assert first.rows == [{"a": 1.0}, {"a": 2.0}]
+    assert second.rows == [{"a": 3.0}], "nothing that was left for the first run"
     assert first.defined == ("traceml/*", "traceml/live/step")
     module.run = None
     wait_until(lambda: not _threads(), "nobody logs to a closed run")
@@ -168,7 +193,7 @@ def test_a_run_that_refuses_values_is_left_alone(asked, traced, monkeypatch):
     run = WandbRun("mine", raises=True)
     monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(run=run))
     train()
-    leave_values(traced.folder, 1, a=1.0)
+    leave_values(traced.folder, 1, run="mine", a=1.0)
     wait_until(lambda: not _threads(), "the thread has ended")
     train()
     assert len(run.rows) == 1 and not _threads()
@@ -216,7 +241,7 @@ def locking(asked, traced, monkeypatch):
         run = LockingRun("mine")
         monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(run=run))
         train()
-        leave_values(traced.folder, 1, a=1.0)
+        leave_values(traced.folder, 1, run="mine", a=1.0)
         wait_until(run.entered.is_set, "our thread holds the lock")
         return run
 

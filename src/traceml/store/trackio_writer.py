@@ -15,6 +15,7 @@ from traceml.store.tracker_writer import (
     LoggedRun,
 )
 
+_FOLDER = "TRACKIO_DIR"
 _LEVELS = {"crit": "ERROR", "warn": "WARN", "info": "INFO"}
 
 
@@ -22,11 +23,14 @@ class TrackioWriter:
     """Logs to a run of trackio, local, in a Space, or on a server, as the script's is."""
 
     def __init__(self, run: LoggedRun) -> None:
-        import trackio
+        theirs = run.script_run
+        run.enter_home()  # its folder may be named from there
+        if "store" in theirs:
+            os.environ[_FOLDER] = theirs["store"]
+        import trackio  # it reads the variable only now
 
         self._trackio: Any = trackio
         self._artifact = f"traceml-{run.traceml_id[:16]}"
-        theirs = run.script_run
         self._run: Any = trackio.init(
             project=theirs.get("project", OWN_PROJECT),
             name=theirs.get("name", run.name),

@@ -211,7 +211,9 @@ class WandbValues:
         if content is None:
             return
         found = json.loads(content)
-        if found["number"] > self._number:
+        # What was left for a run that the script has closed is nothing of this one.
+        is_ours = found.get("run") in (None, self._run.id)
+        if is_ours and found["number"] > self._number:
             with _no_fork():  # a child would inherit W&B's locks as they are in this moment
                 if not self._number:  # charts of ours have the training's steps below them
                     self._run.define_metric("traceml/*", step_metric="traceml/live/step")
@@ -335,6 +337,9 @@ def _find_trackio() -> dict[str, str] | None:
     space, server = getattr(run, "_space_id", None), getattr(run, "_server_base_url", None)
     server = without_credentials(str(server)) if server else None
     found = {"project": run.project, "name": run.name, "space": space, "server": server}
+    # Where its databases are, which only the script may have said.
+    store = getattr(sys.modules.get("trackio.utils"), "TRACKIO_DIR", None)
+    found["store"] = os.path.abspath(store) if store else None  # noqa: PTH100
     return _texts({**found, "id": getattr(run, "id", None)})
 
 
