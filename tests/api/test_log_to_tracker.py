@@ -295,6 +295,22 @@ def test_what_was_sent_before_the_agent_was_restarted_is_sent_once(
     assert found == [("INPUT_BOUND", "warn"), ("INPUT_BOUND", "crit"), ("COMPUTE_BOUND", "info")]
 
 
+def test_findings_are_sent_once_where_the_list_of_changes_has_lost_its_older_half(
+    folder: Path, tracker: Recording
+) -> None:
+    def change(unix_s: float, kind: str) -> bytes:
+        found = LiveChange(unix_s, 30, "step_time", kind, "warn", 7, (0,), "Words.", "")
+        return msgspec.json.encode(found) + b"\n"
+
+    logger = RunLogger("wandb", folder, make_report)
+    changes = folder / LIVE_CHANGES
+    changes.write_bytes(change(1.0, "A") + change(2.0, "B") + change(2.0, "C"))
+    logger._send_live()
+    folders.write_atomically(changes, change(2.0, "B") + change(2.0, "C") + change(3.0, "D"))
+    logger._send_live()
+    assert [found.kind for found in tracker.findings] == ["A", "B", "C", "D"]
+
+
 def test_what_could_not_be_sent_before_a_restart_is_sent_after_it(
     folder: Path, tracker: Recording
 ) -> None:

@@ -8,6 +8,7 @@ not be logged is said at the end.
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 import time
@@ -80,6 +81,8 @@ class RunLogger:
         self._theirs: dict[str, str] = {}
         """The script's run that the writer was opened for."""
         self._changes = LineFollower(folder / LIVE_CHANGES)
+        self._read_until_unix_s = -math.inf
+        """When the newest change that was read was written."""
         self._findings: deque[LoggedFinding] = deque(maxlen=MAX_PENDING)
         self._record = ToldRecord(folder, tracker)
         """What the tracker was sent, by the processes of earlier agents, too."""
@@ -126,8 +129,12 @@ class RunLogger:
         self._send_findings(writer)
 
     def _read_findings(self) -> None:
-        lines, _ = self._changes.read_new()
+        lines, is_anew = self._changes.read_new()
+        read_until_unix_s = self._read_until_unix_s
         for change in filter(None, map(read_change, lines)):
+            if is_anew and change.unix_s <= read_until_unix_s:
+                continue  # the older half of the file was dropped, and this was read before
+            self._read_until_unix_s = max(self._read_until_unix_s, change.unix_s)
             if not _is_worth_logging(change.severity, change.section):
                 continue
             if self._told.was_told_before_us(change.kind, change.severity, time.monotonic()):
