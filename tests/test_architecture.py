@@ -50,6 +50,7 @@ OWNERS = {
     "pynvml": {"agent"},
     "accelerate": {"integrations"},
     "ray": {"integrations"},
+    "requests": {"agent"},
     "transformers": {"integrations"},
     "scipy": {"compare"},
     "sklearn": {"compare"},

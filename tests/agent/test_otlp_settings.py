@@ -8,6 +8,7 @@ from traceml.agent import otlp_settings
 from traceml.agent.otlp_settings import (
     LOGS,
     METRICS,
+    grpc_port_hint,
     interval_s_in,
     shown_collector,
     wanted_signals,
@@ -43,6 +44,12 @@ def test_missing_packages_are_said_where_a_collector_is_named(monkeypatch: pytes
         "no metrics are sent to https://collector:4318: this Python has no OpenTelemetry exporter; "
         "pip install 'traceml-insight[otel]'"
     )
+
+
+@pytest.mark.parametrize(("port", "is_hinted"), [(4317, True), (4318, False), (43170, False)])
+def test_the_port_for_grpc_is_taken_for_a_slip(port: int, is_hinted: bool):
+    endpoint = {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://collector:{port}"}
+    assert ("try 4318" in grpc_port_hint(endpoint, (METRICS,))) == is_hinted
 
 
 @pytest.mark.parametrize(

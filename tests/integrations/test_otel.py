@@ -261,6 +261,19 @@ def test_a_collector_that_was_down_gets_the_events_later_and_what_was_lost_is_to
     assert attributes(events_in(collector)[-2].attributes)["traceml.finding.kind"] == "A"
     (words,) = told
     assert f"the collector at {collector.url} did not take 2 of " in words
+    assert words.endswith("(it answered with status 400 Bad Request)")
+
+
+def test_why_a_collector_takes_nothing_is_told_without_what_is_secret(monkeypatch):
+    with receiving() as gone:
+        address = gone.url
+    monkeypatch.setattr(otlp_export, "END_TIMEOUT_S", 60.0)
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"{address}/{SECRET}")
+    told: list[str] = []
+    OtlpExport(NO_FOLDER, MANIFEST, told.append).finish(SUMMARY, 0)
+    (words,) = told
+    assert "did not take 1 of 1 exports" in words and "(Connection refused)" in words
+    assert SECRET not in words
 
 
 def test_a_collector_that_hangs_or_is_gone_costs_a_bounded_time_and_is_told_once(

@@ -14,6 +14,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from http.client import responses
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,6 +24,7 @@ from traceml.agent.otlp_settings import (
     INSTALL,
     LOGS,
     METRICS,
+    grpc_port_hint,
     interval_s_in,
     names_service,
     shown_collector,
@@ -92,6 +94,8 @@ class OtlpExport:
         self._is_over = False
         self._end_sent_s: float | None = None
         self._errors = ErrorLog()
+        self._trouble = ""
+        """Why the collector did not take the last export that failed, in words for people."""
         self._thread: threading.Thread | None = None
 
     def export_state(self, state: LiveState | None) -> None:
@@ -162,9 +166,11 @@ class OtlpExport:
         lost = self._dropped[LOGS] + len(self._events)
         if failed or lost or is_late:
             last = "; the last one did not end in time" if is_late else ""
+            why = f" ({self._trouble})" if self._trouble else ""
+            hint = "" if self._exported else grpc_port_hint(os.environ, self._signals)
             self._tell(
                 f"the collector at {where} did not take {failed} of {failed + self._exported} "
-                f"exports of metrics and {lost} events{last}"
+                f"exports of metrics and {lost} events{why}{last}{hint}"
             )
         if self._errors.count:
             self._tell(
@@ -177,7 +183,7 @@ class OtlpExport:
 
     def _run(self) -> None:
         with self._errors:
-            sender = _OtlpSender(self._manifest, self._signals)
+            sender = _OtlpSender(self._manifest, self._signals, self._note_trouble)
             interval_s = usual_s = interval_s_in(os.environ)
             while True:
                 with self._changed:
@@ -189,6 +195,9 @@ class OtlpExport:
                     return
                 with self._changed:
                     self._changed.wait_for(lambda: self._is_over, interval_s)
+
+    def _note_trouble(self, words: str) -> None:
+        self._trouble = words
 
     def _export(self, sender: _OtlpSender) -> bool:
         """Sends the current numbers and the events that wait; returns whether all was taken."""
@@ -266,7 +275,9 @@ class _OtlpSender:
     """The exporters of the OpenTelemetry SDK; made in the thread, because importing it takes a
     while."""
 
-    def __init__(self, manifest: Manifest, signals: Sequence[str]) -> None:
+    def __init__(
+        self, manifest: Manifest, signals: Sequence[str], note_trouble: Callable[[str], None]
+    ) -> None:
         from opentelemetry.sdk.resources import Resource
         from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
@@ -284,11 +295,13 @@ class _OtlpSender:
         if METRICS in signals:
             from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 
-            self._metric_exporter = OTLPMetricExporter(timeout=timeout_s)
+            session = _noting_session(note_trouble)
+            self._metric_exporter = OTLPMetricExporter(timeout=timeout_s, session=session)
         if LOGS in signals:
             from opentelemetry.exporter.otlp.proto.http._log_exporter import OTLPLogExporter
 
-            self._log_exporter = OTLPLogExporter(timeout=timeout_s)
+            session = _noting_session(note_trouble)
+            self._log_exporter = OTLPLogExporter(timeout=timeout_s, session=session)
 
     def send_metrics(self, values: Sequence[ExportedValue]) -> bool:
         """Returns whether the collector took them."""
@@ -342,6 +355,39 @@ class _OtlpSender:
             for event in events
         ]
         return bool(self._log_exporter.export(records) is LogRecordExportResult.SUCCESS)
+
+
+def _noting_session(note: Callable[[str], None]) -> Any:
+    """Returns a session for the SDK's exporters that notes why a request failed. The words hold
+    nothing of the address or the answer, where secrets may be."""
+    import requests  # the SDK's exporters are made of it
+
+    class NotingSession(requests.Session):  # type: ignore[misc]  # taken as untyped
+        def request(self, *arguments: Any, **options: Any) -> Any:
+            try:
+                answer = super().request(*arguments, **options)
+            except requests.RequestException as error:
+                note(_why_not_reached(error, isinstance(error, requests.Timeout)))
+                raise
+            if not answer.ok:
+                known = responses.get(answer.status_code, "")
+                note(f"it answered with status {answer.status_code} {known}".rstrip())
+            return answer
+
+    return NotingSession()
+
+
+def _why_not_reached(error: BaseException, is_timeout: bool) -> str:
+    """Returns why a collector could not be reached: what the system said, which is the innermost of
+    an exception's causes."""
+    if is_timeout:
+        return "it did not answer in time"
+    words, cause = type(error).__name__, error.__cause__ or error.__context__
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.strerror:
+            words = cause.strerror
+        cause = cause.__cause__ or cause.__context__
+    return words
 
 
 def _is_known(value: object) -> bool:

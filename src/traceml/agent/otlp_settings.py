@@ -14,6 +14,7 @@ DEFAULT_INTERVAL_S = 10.0
 MIN_INTERVAL_S, MAX_INTERVAL_S = 0.1, 86_400.0
 """Seconds between exports. A huge setting means that only the end is to be sent; it is cut to what
 a wait can take."""
+_GRPC_PORT = 4317
 INSTALL = "pip install 'traceml-insight[otel]'"
 UNREADABLE = "an address that cannot be read"
 """What a collector's address is called that is no URL: it may hold secrets."""
@@ -91,6 +92,15 @@ def shown_collector(environment: Mapping[str, str], signals: Sequence[str]) -> s
     URL."""
     parts = parse_web_address(_endpoint(environment, signals[0]))
     return UNREADABLE if parts is None else shown_address(parts)
+
+
+def grpc_port_hint(environment: Mapping[str, str], signals: Sequence[str]) -> str:
+    """Returns what to say where a collector that took nothing is named by its usual port for
+    gRPC; empty for any other port."""
+    parts = parse_web_address(_endpoint(environment, signals[0]))
+    if parts is None or parts.port != _GRPC_PORT:
+        return ""
+    return f"; {_GRPC_PORT} is usually its port for gRPC, and HTTP is spoken here: try 4318"
 
 
 def interval_s_in(environment: Mapping[str, str]) -> float:
