@@ -11,8 +11,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from processes import wait_until
 from repositories import commit, git, make_repository
-from traceml.api import bench_checkouts
+from traceml.api import bench, bench_checkouts
 from traceml.api.bench import run_until
 from traceml.api.bench_checkouts import Repository
 from traceml.model.errors import UsageError
@@ -89,6 +90,40 @@ def test_a_run_that_exceeds_the_time_is_ended(tmp_path: Path):
         with suppress(psutil.Error):  # it ends just now
             left.append(child.cmdline())
     assert endless not in left
+
+
+DEAF = """\
+import os, pathlib, signal, subprocess, time
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+worker = subprocess.Popen(["sleep", "600"], start_new_session=True)
+pathlib.Path("pids.part").write_text(f"{os.getpid()} {worker.pid}")
+pathlib.Path("pids.part").rename("pids")
+time.sleep(600)
+"""
+"""A training that no Ctrl-C ends, with a worker in a session of its own, as a rank of torchrun."""
+
+
+def test_of_a_run_that_does_not_end_nothing_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(bench, "CLOSING_TIMEOUT_S", 0.01)
+    command = bench._traced([sys.executable, "-c", DEAF], tmp_path / "logs", "deaf")
+    with (tmp_path / "output").open("wb") as output:
+        process = subprocess.Popen(
+            command, cwd=tmp_path, stdout=output, stderr=output, start_new_session=True
+        )
+        wait_until((tmp_path / "pids").exists, "it trains")
+        bench._end(process)
+    pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
+    wait_until(lambda: not any(map(_runs, pids)), "the training and its worker have ended")
+    wait_until((tmp_path / "logs/deaf/final_summary.json").exists, "the agent has ended the run")
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def test_a_repository_of_somebody_else_is_measured_too(

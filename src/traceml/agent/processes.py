@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -177,6 +179,24 @@ class ProcessSampler:
             return None
         except psutil.AccessDenied:
             return None if process is None else _Reading()
+
+
+def kill_run(launcher: int) -> None:
+    """Kills a launcher and the training below it, with all that the training has started.
+
+    The launcher's agent, which leads a session of its own, stays: it gives the shared memory back.
+    """
+    training: list[psutil.Process] = []
+    with suppress(psutil.NoSuchProcess):
+        for child in psutil.Process(launcher).children():
+            with suppress(psutil.NoSuchProcess, ProcessLookupError):  # it ends just now
+                if os.getsid(child.pid) == os.getsid(launcher):
+                    training += [child, *child.children(recursive=True)]
+    for each in training:
+        with suppress(psutil.NoSuchProcess):
+            each.kill()
+    with suppress(ProcessLookupError):
+        os.killpg(launcher, signal.SIGKILL)
 
 
 class _ProcessTree:

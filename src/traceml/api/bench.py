@@ -17,6 +17,7 @@ from pathlib import Path
 from types import FrameType
 
 import traceml
+from traceml.agent.processes import kill_run
 from traceml.api.bench_checkouts import Checkout, without_repository
 from traceml.api.compare import find_changes
 from traceml.compare.logged_metrics import endpoint_named
@@ -233,7 +234,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         process.send_signal(signal.SIGINT)
         process.wait(CLOSING_TIMEOUT_S)
     except (subprocess.TimeoutExpired, KeyboardInterrupt):
-        os.killpg(process.pid, signal.SIGKILL)
+        kill_run(process.pid)
         process.wait()
 
 
