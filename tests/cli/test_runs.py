@@ -179,6 +179,16 @@ def test_markdown_is_a_table(sweep: Path, shown: Shown):
     assert len(lines) == 3
 
 
+def test_no_name_of_a_run_formats_the_markdown(tmp_path: Path, shown: Shown):
+    hostile = "a|b <img src=x> [here](http://evil.example) @everybody `x` *y*"
+    list_run(tmp_path, "a", {hostile: hostile, "x": 1}, {"loss": metric(1.0)})
+    list_run(tmp_path, "b", {hostile: "c", "x": 2}, {"loss": metric(2.0)})
+    lines = shown("runs", "--logs-dir", tmp_path, "--format", "markdown").splitlines()
+    assert len({line.count("|") for line in lines}) == 1, "a cell stays a cell"
+    rest = "".join(lines)
+    assert not any(mark in rest for mark in ("<", "](", "://", "@", "`", "*"))
+
+
 def list_slope(logs: Path) -> Path:
     """Ten runs whose loss falls with the learning rate, and one without a loss."""
     for place in range(11):

@@ -185,10 +185,12 @@ def _fitting(widths: Sequence[int], width: int) -> int:
 
 
 def markdown(table: TextTable) -> str:
-    """Returns the table as markdown."""
-    lines = [table.head, tuple("---:" if right else "---" for right in table.are_numbers)]
-    lines += [tuple(map(_escaped, row)) for row in table.rows]
-    return "\n".join(f"| {' | '.join(row)} |" for row in lines)
+    """Returns the table as markdown; no name, tag or value of a run can format it."""
+    from traceml.text.markdown import escaped  # late: it loads what words a comparison
+
+    alignment = tuple("---:" if right else "---" for right in table.are_numbers)
+    head, *rows = ([escaped(cell) for cell in row] for row in (table.head, *table.rows))
+    return "\n".join(f"| {' | '.join(row)} |" for row in (head, alignment, *rows))
 
 
 def csv_text(head: Sequence[str], rows: Sequence[Sequence[RunValue | None]]) -> str:
@@ -278,10 +280,6 @@ def _mean(key: str, found: Aggregate) -> str:
 
 def _number(key: str, value: float | None) -> str:
     return "n/a" if value is None else format_value(key, value, 0.0)
-
-
-def _escaped(cell: str) -> str:
-    return cell.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")
 
 
 def _plain(value: RunValue | None) -> str:
