@@ -335,3 +335,25 @@ def test_a_call_inside_a_noticed_one_is_a_part_of_it(session: Said) -> None:
     notice_calls(Doubling, "log_twice", notice)
     assert (Doubling().log(1), Doubling().log_twice(2), Logger().log(3)) == (2, 8, 3)
     assert noticed == [("Doubling", 1), ("Doubling", 2), ("Logger", 3)]
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("ray", "ray, which is not installed in this environment; `pip install ray`"),
+        ("ray.train.v2", "needs ray.train.v2, which the ray that is installed in this environment"),
+    ],
+    ids=["no library", "an older version of it"],
+)
+def test_what_an_integration_lacks_is_named(
+    name: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", sys if "." in name else None)
+    error = ModuleNotFoundError(f"No module named {name!r}", name=name)
+    assert words in str(library_support.missing_library(error, "traceml.integrations.ray", "ray"))
+
+
+def test_what_the_library_itself_lacks_is_its_own_error() -> None:
+    error = ModuleNotFoundError("No module named 'numpy'", name="numpy")
+    with pytest.raises(ModuleNotFoundError, match="numpy"):
+        library_support.missing_library(error, "traceml.integrations.ray", "ray")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
 from collections.abc import Callable, Iterable
 from threading import get_ident
 from typing import Any
@@ -35,8 +36,14 @@ def missing_library(error: ModuleNotFoundError, module: str, *libraries: str) ->
     Raises the given one where the library is there and lacks something itself. Of several
     libraries, one is enough.
     """
-    if (error.name or "").partition(".")[0] not in libraries:
+    library = (error.name or "").partition(".")[0]
+    if library not in libraries:
         raise error
+    if sys.modules.get(library) is not None:  # it was loaded, and lacks a module
+        return ImportError(
+            f"{module} needs {error.name}, which the {library} that is installed in this "
+            f"environment does not have; `pip install --upgrade {library}`, or leave the import out"
+        )
     return ImportError(
         f"{module} is for scripts that use {' or '.join(libraries)}, which is not installed in "
         f"this environment; `pip install {libraries[0]}`, or leave the import out"
