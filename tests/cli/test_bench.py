@@ -146,6 +146,26 @@ def test_nobody_is_notified_of_the_single_runs(repository: Path):
     assert not told.exists()
 
 
+@pytest.mark.slow
+def test_a_logs_folder_that_cannot_be_is_refused_before_anything_runs(
+    repository: Path, capsys: pytest.CaptureFixture[str]
+):
+    (repository / "file").touch()
+    words = ["--a", "touch ran", "--b", "true", "--logs-dir", "file/logs"]
+    assert main(["bench", *words]) == 2
+    said = capsys.readouterr().err
+    assert f"the runs cannot be kept in {repository}/file/logs (Not a directory)" in said
+    assert not (repository / "ran").exists()
+
+
+def test_a_run_without_a_summary_shows_what_was_printed(repository: Path):
+    gone = "sh -c 'rm -r logs/*; echo I took the logs away'"
+    done = run_traceml(["bench", "--a", gone, "--b", "true"], repository)
+    assert done.status == 2
+    assert "A was run and left no summary in" in done.stderr
+    assert "  | I took the logs away" in done.stderr
+
+
 def test_two_commands_in_the_working_tree_with_a_fixed_number_of_runs(repository: Path):
     (repository / "slow.py").write_text(paced_training(2 * STEP_S))
     words = ["--a", "python train.py 60", "--b", "python slow.py 60", "--runs", "2"]

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
+from typing import IO
 
 import traceml
 from traceml.agent.processes import kill_run
@@ -25,7 +26,7 @@ from traceml.compare.record import BenchRecord, BenchStop, Comparison
 from traceml.compare.sequential_looks import RunPlan, is_clear, turns
 from traceml.compare.sides import Sides
 from traceml.model.environment import NOTIFY
-from traceml.model.errors import TraceMLError
+from traceml.model.errors import TraceMLError, UsageError
 from traceml.model.quantities import count, milliseconds
 from traceml.model.secrets import masked
 from traceml.store.folder import SUMMARY
@@ -160,8 +161,9 @@ class Bench:
                 left_s,
             )
             if status:
-                output.seek(max(0, output.seek(0, os.SEEK_END) - MAX_SHOWN_BYTES))
-                raise _failed(side, runs, status, output.read().decode(errors="replace"))
+                raise _failed(side, runs, status, _end_of(output))
+            if not (folder / SUMMARY).is_file():
+                raise _without_summary(side, folder, _end_of(output))
         summary = read_compared(folder / SUMMARY)
         _require_steps(side, runs, summary)
         self._require_metric(summary)
@@ -252,12 +254,35 @@ def ended_like_interrupted() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _failed(side: str, runs: BenchSide, status: int, printed: str) -> RunFailed:
-    by_command = printed.partition(f"\n{TITLE_BEGIN}")[0]
-    lines = by_command.strip().splitlines()[-SHOWN_LINES:]
-    shown = (
-        "\n".join(["", *(f"  | {line}" for line in lines)]) if lines else " (it printed nothing)"
+def require_logs_folder(logs_dir: Path) -> None:
+    """Raises UsageError where no run can be kept: that would be known only after the first one."""
+    try:
+        logs_dir.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=logs_dir):
+            return
+    except OSError as error:
+        raise UsageError(
+            f"the runs cannot be kept in {logs_dir} ({error.strerror}); pass a folder that can be "
+            "written to as --logs-dir"
+        ) from None
+
+
+def _end_of(output: IO[bytes]) -> str:
+    """Returns the last of what a command and its run have printed."""
+    output.seek(max(0, output.seek(0, os.SEEK_END) - MAX_SHOWN_BYTES))
+    printed = output.read().decode(errors="replace").partition(f"\n{TITLE_BEGIN}")[0]
+    lines = printed.strip().splitlines()[-SHOWN_LINES:]
+    return "\n".join(["", *(f"  | {line}" for line in lines)]) if lines else " (it printed nothing)"
+
+
+def _without_summary(side: str, folder: Path, shown: str) -> RunFailed:
+    return RunFailed(
+        f"{side.upper()} was run and left no summary in {folder}, so there is no verdict; expected "
+        f"room for it there. It ended with:{shown}"
     )
+
+
+def _failed(side: str, runs: BenchSide, status: int, shown: str) -> RunFailed:
     label = runs.checkout.label
     at = "" if label == runs.shown_command else f" at {label}"
     return RunFailed(

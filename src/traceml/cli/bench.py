@@ -9,7 +9,14 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
-from traceml.api.bench import Bench, BenchPlan, BenchSide, TooFewSteps, ended_like_interrupted
+from traceml.api.bench import (
+    Bench,
+    BenchPlan,
+    BenchSide,
+    TooFewSteps,
+    ended_like_interrupted,
+    require_logs_folder,
+)
 from traceml.api.bench_checkouts import WORKTREE, Checkout, Repository
 from traceml.api.compare import refuse_folder, write_comparison
 from traceml.cli.compare import (
@@ -75,6 +82,7 @@ def _bench(options: argparse.Namespace) -> int:
         try:
             plan = _plan(options)
             bench = Bench(_sides(options, stack), plan, _say)
+            require_logs_folder(plan.logs_dir)
             comparison = bench.run()
         except TooFewSteps as error:
             print(f"traceml bench: {printable_lines(str(error))}", file=sys.stderr)
