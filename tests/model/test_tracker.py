@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import importlib
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -80,3 +82,17 @@ def test_the_closing_messages_of_a_run_are_those_of_the_agent_then_of_each_track
         (tmp_path / MARKS / f"{SAID_MARK}{name}").write_text(f"logged to {name}")
     expected = ["first", "second", "logged to wandb", "logged to trackio"]
     assert closing_messages(tmp_path) == expected
+
+
+def test_a_folder_of_the_packages_name_is_no_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """W&B keeps its runs in `wandb`, beside the script."""
+    (tmp_path / "trackio").mkdir()
+    monkeypatch.setattr("sys.path", [str(tmp_path)])
+    monkeypatch.delitem(sys.modules, "trackio", raising=False)
+    with pytest.raises(UsageError, match="the package is not installed here"):
+        require_installed(("trackio",))
+    (tmp_path / "trackio" / "__init__.py").touch()
+    importlib.invalidate_caches()
+    require_installed(("trackio",))

@@ -280,7 +280,8 @@ def _threads():
 
 
 def test_a_script_can_ask_for_trackers_itself(traced, monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: True)
+    found = SimpleNamespace(origin="/its/__init__.py")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: found)
     session = traced.session
     traceml.log_to("wandb")
     traceml.log_to("mlflow", "wandb")

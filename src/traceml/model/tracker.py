@@ -102,6 +102,8 @@ def _is_importable(name: str) -> bool:
     from importlib.util import find_spec
 
     try:
-        return find_spec(name) is not None
+        found = find_spec(name)
+        # W&B keeps its runs in a folder `wandb`: beside a script such a folder passes for a module.
+        return found is not None and found.origin is not None
     except (ImportError, ValueError):  # somebody has put an object of their own in its place
         return True
