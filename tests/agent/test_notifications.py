@@ -244,6 +244,21 @@ def test_a_command_gets_the_json_where_the_run_was_started(tmp_path, monkeypatch
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("no-such-program --now", "ended with status 127 (the shell found no such command)"),
+        ("kill -9 $$", "was killed by SIGKILL"),
+    ],
+)
+def test_why_a_command_failed_is_said_in_words(command, words):
+    delivery = Delivery(NotifyTarget(command), "/")
+    delivery.put(b"{}")
+    delivery.wait(time.monotonic() + 60)
+    assert delivery.report().endswith(f"could not be delivered: {words}")
+
+
+@pytest.mark.slow
 def test_a_command_that_hangs_is_killed_with_what_it_started(tmp_path, monkeypatch):
     monkeypatch.setattr(notify_targets, "COMMAND_TIMEOUT_S", 1.0)
     said = tmp_path / "pid"

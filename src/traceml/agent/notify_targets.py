@@ -28,6 +28,7 @@ from urllib.parse import urlsplit
 from traceml.agent.web_address import has_scheme, opener, parse_web_address, post_request
 from traceml.model.environment import NOTIFY
 from traceml.model.errors import UsageError
+from traceml.model.run import signal_name
 
 WEBHOOK_TIMEOUT_S = 5.0
 COMMAND_TIMEOUT_S = 10.0
@@ -229,7 +230,15 @@ class Delivery:
             with self._changed:
                 self._process = None
         status = process.returncode
-        return _DeliveryAttempt(None if status == 0 else f"ended with status {status}")
+        return _DeliveryAttempt(None if status == 0 else _ended_words(status))
+
+
+def _ended_words(status: int) -> str:
+    """Returns how a command failed, by the status that the shell gave it."""
+    if status < 0:
+        return f"was killed by {signal_name(-status)}"
+    hint = {126: " (it cannot be executed)", 127: " (the shell found no such command)"}
+    return f"ended with status {status}{hint.get(status, '')}"
 
 
 def _escaped(body: bytes) -> bytes:
