@@ -168,6 +168,23 @@ def _refusing_fifos() -> Reader:
     return Refusing()
 
 
+def test_the_index_of_another_user_hides_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """In a logs folder that several people write to, each one's index is for that one alone."""
+    write_runs(tmp_path, 2)
+    others = tmp_path / ".traceml-index-99999"
+    others.mkdir()
+    stat = Path.stat
+
+    def refused(path: Path, **how: Any) -> os.stat_result:
+        if others in path.parents:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return stat(path, **how)
+
+    monkeypatch.setattr(Path, "stat", refused)
+    table = open_index(tmp_path).refresh()
+    assert len(contents(table)) == 2 and not table.notes
+
+
 def test_a_missing_logs_folder_has_no_runs(tmp_path: Path):
     assert len(open_index(tmp_path / "nowhere").refresh()) == 0
     assert not (tmp_path / "nowhere").exists()

@@ -13,6 +13,7 @@ from pathlib import Path
 from traceml.model.printable import printable
 from traceml.store.folder import MANIFEST, SUMMARY, is_right_in, is_run_name, run_of_machines
 from traceml.store.node_folders import leads_to_node
+from traceml.store.regular_files import stat_regular
 
 UNSETTLED_S = 2.0
 """A folder that changed so recently may change again within the same tick of its clock."""
@@ -70,7 +71,8 @@ def _unreadable(logs: Path, error: OSError) -> str:
 
 def _unlisted_notes(logs: Path, names: Sequence[str]) -> tuple[str, ...]:
     """Returns what is to be said of folders whose names lead to no run, as far as they hold one."""
-    runs = [name for name in names if (logs / name / MANIFEST).is_file()]
+    # Not `is_file`, which raises where we may not look: as in the index of another user.
+    runs = [name for name in names if stat_regular(logs / name / MANIFEST) is not None]
     notes = [
         f"{printable(str(logs / name))} is not listed: a run has another kind of name, or it is a "
         f"link that leads out of {logs}; rename it, or move what it leads to"
