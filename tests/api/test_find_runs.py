@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -50,6 +53,23 @@ def logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 )
 def test_the_runs_are_found_each_once(logs: Path, words: list[str], expected: list[str]) -> None:
     assert [path.parent.name for path in choose_summaries(words, logs)] == expected
+
+
+def test_a_run_of_somebody_else_is_left_out_of_a_pattern(
+    logs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its folder is for its owner alone."""
+    theirs = logs / "base-theirs"
+    theirs.mkdir()
+    stat = Path.stat
+
+    def refused(path: Path, **how: Any) -> os.stat_result:
+        if theirs in path.parents:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return stat(path, **how)
+
+    monkeypatch.setattr(Path, "stat", refused)
+    assert [path.parent.name for path in choose_summaries(["base-*"], logs)] == ["base-1", "base-2"]
 
 
 def test_an_absolute_pattern_is_found(logs: Path) -> None:

@@ -133,8 +133,9 @@ def _by_pattern(word: str, logs_dir: Path) -> Iterator[Path]:
             raise UsageError(
                 f"{word!r} is no pattern of names: {error}; write for example 'baseline-*'"
             ) from None
-        files = [path / FILE_NAME if path.is_dir() else path for path in found]
-        files = [path for path in files if path.is_file() and path.suffix == ".json"]
+        files = [path / FILE_NAME if os.path.isdir(path) else path for path in found]  # noqa: PTH112
+        # Not `Path.is_file`, which raises where we may not look: runs of others are left out.
+        files = [path for path in files if os.path.isfile(path) and path.suffix == ".json"]  # noqa: PTH113
         if files:
             yield from map(_in_its_folder, files)
             return
@@ -164,7 +165,7 @@ def _by_filter(text: str, logs_dir: Path) -> list[Path]:
 
     names = sorted(runs(text, logs_dir=logs_dir).names) if logs_dir.is_dir() else []
     files = (logs_dir / name / FILE_NAME for name in names)
-    return [_in_its_folder(path) for path in files if path.is_file()]
+    return [_in_its_folder(path) for path in files if os.path.isfile(path)]  # noqa: PTH113
 
 
 def _by_labels(word: str, logs_dir: Path) -> list[Path]:
