@@ -6,7 +6,11 @@ import weakref
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import traceml
 from traceml.model.failure import amounts_in, is_consequence, is_out_of_memory
@@ -356,6 +360,33 @@ def test_memory_that_runs_out_for_an_optimizer_s_state_names_the_layer(traced, m
 def test_what_a_lazy_layer_has_not_made_yet_is_not_counted():
     model = nn.Sequential(nn.Linear(4, 4), nn.LazyLinear(4))
     assert footprint([model], []).parameter_bytes == 4 * (16 + 4)
+
+
+RANKS = 4
+
+
+@pytest.fixture
+def one_of_several_ranks():
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=RANKS)
+    yield init_device_mesh("cpu", (RANKS,))
+    dist.destroy_process_group()
+
+
+def test_of_what_is_spread_over_ranks_this_rank_s_part_is_counted(one_of_several_ranks):
+    model = nn.Sequential(nn.Linear(8, 16, bias=False))
+    model = parallelize_module(model, one_of_several_ranks, {"0": ColwiseParallel()})
+    optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+    model(torch.ones(2, 8)).sum().backward()
+    optimizer.step()
+    found = footprint([model], [optimizer])
+    wanted = 8 * 16 * 4 // RANKS
+    assert (found.parameter_bytes, found.gradient_bytes, found.optimizer_bytes) == (wanted,) * 3
+
+
+def test_of_a_sparse_gradient_what_it_holds_is_counted():
+    model = nn.Embedding(1000, 4, sparse=True)
+    model(torch.tensor([3, 5])).sum().backward()
+    assert footprint([model], []).gradient_bytes == 2 * (8 + 4 * 4)
 
 
 class _FullAtBackward(torch.autograd.Function):

@@ -62,5 +62,6 @@ def footprint(models: Iterable[Any], optimizers: Iterable[Any]) -> Footprint:
 
 
 def _bytes(tensors: Iterable[Any]) -> int:
-    made = (each for each in tensors if not hasattr(each, "materialize"))  # a lazy layer's are not
-    return sum(int(tensor.numel()) * int(tensor.element_size()) for tensor in made)
+    from traceml.trace.tensor_memory import tensor_bytes  # by now torch is there
+
+    return sum(map(tensor_bytes, tensors))

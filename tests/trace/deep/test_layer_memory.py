@@ -1,6 +1,7 @@
 """What layers keep for backward and at most, and what of it cannot be known."""
 
 import sys
+import warnings
 from types import SimpleNamespace
 
 import numpy as np
@@ -65,6 +66,116 @@ def test_a_buffer_that_layers_share_counts_for_the_first(held):
     train(Parts(one=Masked(mask), two=Masked(mask)))
     buffers = held()["buffers"]
     assert (buffers["one"], buffers["two"]) == (4 * 4, 0)
+
+
+ROWS, WIDTH = 1000, 4
+
+
+class LooksUp(nn.Module):
+    """Looks up some rows of a table, whose gradient has these rows alone."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(ROWS, WIDTH, sparse=True)
+
+    def forward(self, inputs):
+        return inputs + self.table(torch.tensor([3, 5]))
+
+
+class Mixes(nn.Module):
+    """Mixes the rows of a batch by a sparse matrix, as networks on graphs do."""
+
+    def __init__(self, layout):
+        super().__init__()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch says that its sparse matrices are new
+            self.register_buffer("rows", torch.eye(ROWS)[:2].to_sparse(layout=layout))
+
+    def forward(self, inputs):
+        return torch.sparse.mm(self.rows, inputs.repeat(ROWS // 2, 1))
+
+
+def test_what_is_sparse_takes_the_memory_of_what_it_holds(held):
+    model = Parts(
+        one=nn.Linear(WIDTH, WIDTH),
+        look=LooksUp(),
+        coo=Mixes(torch.sparse_coo),
+        csr=Mixes(torch.sparse_csr),
+    )
+    train(model)
+    found = held()
+    assert found["parameters"]["look.table"] == ROWS * WIDTH * 4
+    assert found["gradients"]["look.table"] == 2 * (8 + WIDTH * 4)  # indices, and rows of values
+    assert found["buffers"]["coo"] == 2 * (2 * 8 + 4)
+    assert found["buffers"]["csr"] == 3 * 8 + 2 * (8 + 4)
+    assert found["saved"]["coo"] == found["saved"]["csr"] == 0  # the layers hold it themselves
+
+
+def test_an_expanded_buffer_takes_the_memory_of_what_it_repeats(held):
+    class Positions(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.Linear(WIDTH, WIDTH)
+            self.register_buffer("numbers", torch.arange(8.0).expand(100, 8))
+
+        def forward(self, inputs):
+            return self.inner(inputs)
+
+    train(Parts(one=Positions()))
+    assert held()["buffers"]["one"] == 8 * 4
+
+
+class Attends(nn.Module):
+    """Makes queries, keys and values by one projection, of which each is a view."""
+
+    def __init__(self):
+        super().__init__()
+        self.project = nn.Linear(WIDTH, 3 * WIDTH)
+
+    def forward(self, inputs):
+        queries, keys, values = self.project(inputs[None, None]).chunk(3, -1)
+        return nn.functional.scaled_dot_product_attention(queries, keys, values)[0, 0]
+
+
+class Recurrent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.LSTM(WIDTH, WIDTH)
+
+    def forward(self, inputs):
+        return self.inner(inputs[:, None].repeat(1, 3, 1))[0][:, 0]
+
+
+class Gated(nn.Module):
+    """Takes both halves of what a layer made, and all of it."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(WIDTH, 2 * WIDTH)
+
+    def forward(self, inputs):
+        whole = self.inner(inputs).tanh()
+        one, other = whole.chunk(2, -1)
+        return one * other
+
+
+@pytest.mark.parametrize("planted", [Attends, Recurrent, Gated, LooksUp])
+def test_what_is_kept_for_backward_is_all_memory_that_autograd_keeps(held, planted):
+    model = Parts(one=nn.Linear(WIDTH, WIDTH), planted=planted())
+    train(model)
+    found = held()["saved"]
+    kept = {}
+
+    def pack(tensor):
+        if not isinstance(tensor, nn.Parameter) and not isinstance(tensor._base, nn.Parameter):
+            storage = tensor.untyped_storage()
+            kept[storage.data_ptr()] = storage
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        result = model(torch.randn(2, WIDTH))
+    assert result.requires_grad
+    assert sum(found.values()) == sum(storage.nbytes() for storage in kept.values())
 
 
 class Allocator:

@@ -16,8 +16,9 @@ from typing import Any, NamedTuple
 import torch
 
 from traceml.trace.deep.layer_file import LayerFile
-from traceml.trace.deep.layer_memory import ReturnedMemory, id_of, tensor_bytes
+from traceml.trace.deep.layer_memory import ReturnedMemory
 from traceml.trace.deep.layer_names import LayerName, ModelLayer, without_modules
+from traceml.trace.tensor_memory import id_of, tensor_bytes
 
 MAX_ITEMS = (1000, 32, 4)
 """Of one list or dict that a module holds, of one inside it, and of one inside that: of a longer

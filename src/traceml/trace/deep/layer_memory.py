@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.nn.parameter import is_lazy
 
 from traceml.trace import autograd_graph
 from traceml.trace.autograd_graph import (
@@ -23,8 +22,8 @@ from traceml.trace.deep.layer_marks import tensors_in
 from traceml.trace.deep.layer_names import ModelLayer
 from traceml.trace.deep.layer_times import OUTSIDE
 from traceml.trace.failed_batch import first_shape
-from traceml.trace.interruptions import is_interruption
 from traceml.trace.session import Session
+from traceml.trace.tensor_memory import KeptMemory, id_of, storage_of, tensor_bytes
 
 MAX_OUTPUTS = 20_000
 """Tensors of one step that are followed: a loop over thousands of tokens returns very many."""
@@ -132,7 +131,7 @@ class SavedTensors:
         if not can_number_operations() or not can_see_saved_tensors():
             return
         found: dict[int, int] = {}
-        seen: set[int] = set()
+        kept = KeptMemory()
         nodes = reversed(autograd_graph.nodes_of(loss))
         for node, tensor in autograd_graph.saved_and_packed(nodes):
             place = self._place(node._sequence_nr())
@@ -141,11 +140,8 @@ class SavedTensors:
             if tensor is None:
                 self.packed.add(place)
                 continue
-            memory = id_of(tensor)
-            is_new = memory not in seen and memory not in self._own
-            if is_new and not _is_parameter(tensor):
-                seen.add(memory)
-                found[place] = found.get(place, 0) + _kept_bytes(tensor)
+            if id_of(tensor) not in self._own and not _is_parameter(tensor):
+                found[place] = found.get(place, 0) + kept.add(tensor)
         before = self.saved_bytes or {}
         self.saved_bytes = {
             place: max(found.get(place, 0), before.get(place, 0)) for place in found | before
@@ -196,7 +192,7 @@ class SavedTensors:
                 continue  # not the layer's: a data set that the batch is a view of, for one
             self._returned.add(memory)
             if type(tensor) is torch.Tensor and tensor.layout == torch.strided:
-                storage = _storage(tensor)
+                storage = storage_of(tensor)
                 if storage is not None:
                     # Of a view its part; torch.jit.trace would write numel() into its graph.
                     size = min(tensor.nbytes, storage.nbytes())
@@ -207,24 +203,6 @@ class SavedTensors:
 def _is_parameter(tensor: torch.Tensor) -> bool:
     """Whether this is a parameter, or another look at one: FSDP trains with copies of its own."""
     return isinstance(tensor, nn.Parameter) or isinstance(tensor._base, nn.Parameter)
-
-
-def _kept_bytes(tensor: torch.Tensor) -> int:
-    """How much memory a saved tensor keeps: none where FSDP has freed what was gathered."""
-    local = _local(tensor)
-    storage = _storage(local)
-    return tensor_bytes(local) if storage is None else min(tensor_bytes(local), storage.nbytes())
-
-
-def _storage(tensor: torch.Tensor) -> torch.UntypedStorage | None:
-    """The memory of a tensor; `None` where it has none of its own: a sparse one, one that
-    `torch.func` has wrapped."""
-    try:
-        return tensor.untyped_storage()
-    except (RuntimeError, NotImplementedError) as error:
-        if is_interruption(error):
-            raise
-        return None
 
 
 class HeldBytes(NamedTuple):
@@ -277,28 +255,3 @@ def _held_by(layers: Sequence[ModelLayer]) -> list[torch.Tensor]:
 
 def _tensors(held: dict[Any, Any]) -> list[torch.Tensor]:
     return [tensor for tensor in held.values() if isinstance(tensor, torch.Tensor)]
-
-
-def _local(tensor: Any) -> Any:
-    """What this rank holds of a tensor that is spread over ranks."""
-    return getattr(tensor, "_local_tensor", tensor)
-
-
-def tensor_bytes(tensor: Any) -> int:
-    """What a tensor occupies on this rank, in bytes; nothing where a lazy layer that was never
-    called has not made it yet."""
-    local = _local(tensor)
-    return 0 if is_lazy(local) else int(local.numel() * local.element_size())
-
-
-def id_of(tensor: Any) -> int:
-    """Identifies the memory of a tensor as long as it is not freed."""
-    local = _local(tensor)
-    if is_lazy(local):
-        return id(tensor)
-    try:
-        return int(local.untyped_storage().data_ptr())
-    except (RuntimeError, NotImplementedError) as error:
-        if is_interruption(error):
-            raise
-        return id(tensor)  # a tensor without memory of its own

@@ -23,6 +23,7 @@ from traceml.trace.deep.layer_names import ModelLayer
 from traceml.trace.deep.layer_times import FORWARD, OUTSIDE, Owner, OwnTimes, owners
 from traceml.trace.deep.operations_without_flops import is_view
 from traceml.trace.session import Session
+from traceml.trace.tensor_memory import tensor_bytes
 
 FAILED = "counting failed in this process"
 OWN_MODE = "the script uses a TorchDispatchMode of its own, and TraceML adds none beside it"
@@ -187,7 +188,7 @@ def _topmost() -> Any:
 
 def _bytes_in(things: Any, depth: int = 0) -> int:
     if isinstance(things, torch.Tensor):
-        return things.numel() * things.element_size()
+        return tensor_bytes(things)
     if depth < 3 and isinstance(things, (tuple, list)):
         return sum(_bytes_in(thing, depth + 1) for thing in things)
     if depth < 3 and isinstance(things, dict):
