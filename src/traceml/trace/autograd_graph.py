@@ -22,6 +22,15 @@ MAX_CHAIN = 4
 _SAVED = "_raw_saved_"
 _FIRST_OF_TWO, _SECOND_OF_TWO = ("self", "input", "mat1"), ("other", "mat2", "exponent")
 """What torch calls the saved inputs of operations with two of them."""
+_RESULTS = frozenset(
+    ("output", "solution", "inverse", "eigenvalues", "eigenvectors", *"LQRSU", "Vh")
+)
+"""What torch calls a saved result, beside names with `result` in them."""
+_MASKS = frozenset(("attn_mask", "attn_bias", "bias", "mask"))
+"""What torch calls a saved mask: what it hides is minus infinity."""
+_BESIDE = "sumexp"
+"""The end of the names of what attention saves beside its output; of a row in which all is hidden
+it is minus infinity."""
 
 _PASSES_ON = (
     *(
@@ -176,16 +185,31 @@ def first_bad_node(nodes: Iterable[Any]) -> BadNode | None:
     saved; the parameters are finite.
 
     A bad result was made by the operation that saved it; a bad input by the one that it came from,
-    unless it comes from no operation at all.
+    unless it comes from no operation at all. Minus infinity may be meant, as where logits are
+    masked: it is passed over where a worse value was made without it.
     """
+    ordered = sorted(nodes, key=lambda each: each._sequence_nr())
+    found = _first_bad(ordered, _is_finite)
+    worse = None if found is None else _first_bad(ordered, _is_finite_or_hidden)
+    if found is None or worse is None or _takes(worse.node, found.node):
+        return found
+    return worse
+
+
+def _first_bad(nodes: Iterable[Any], is_fine: Callable[[Any], bool]) -> BadNode | None:
+    """The operation that made, or was given, the first value that is not fine."""
     finite: set[Any] = set()  # operations whose results were saved, and are finite
-    for node in sorted(nodes, key=lambda each: each._sequence_nr()):
+    for node in nodes:
         given = _given(node)
         parameters = {_memory(each) for each in owned_parameters(node)}
         for name in _saved_names(node):
+            short = name.removeprefix(_SAVED)
+            if short.endswith(_BESIDE):
+                continue
+            is_fine_here = _is_finite_or_hidden if short in _MASKS else is_fine
             for data in filter(_is_tensor, map(_data, _saved(node, name))):
-                is_result = "result" in name
-                if not _is_finite(data):
+                is_result = "result" in short or short in _RESULTS
+                if not is_fine_here(data):
                     if not is_result and not given:
                         return BadNode(node, is_given=True)
                     made = node if is_result else _source(node, name)
@@ -195,6 +219,20 @@ def first_bad_node(nodes: Iterable[Any]) -> BadNode | None:
                 elif _memory(data) not in parameters and len(given) == 1:
                     finite.update(given)
     return None
+
+
+def _takes(node: Any, below: Any) -> bool:
+    """Whether an operation is another one, or takes its result at whatever distance."""
+    waiting, seen = [node], {node}
+    while waiting:
+        each = waiting.pop()
+        if each is below:
+            return True
+        for further, _ in each.next_functions:
+            if further is not None and further not in seen:
+                seen.add(further)
+                waiting.append(further)
+    return False
 
 
 def _given(node: Any) -> list[Any]:
@@ -316,12 +354,30 @@ def _is_tensor(thing: Any) -> bool:
 
 
 def _is_finite(tensor: Any) -> bool:
-    if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or not tensor.is_cpu:
-        return True
-    if tensor.layout != torch.strided or not tensor.is_floating_point():
+    if not _can_be_bad(tensor):
         return True
     with torch.no_grad():
         return bool(torch.isfinite(tensor).all())
+
+
+def _is_finite_or_hidden(tensor: Any) -> bool:
+    """Whether a tensor is finite where it is not minus infinity."""
+    if not _can_be_bad(tensor):
+        return True
+    with torch.no_grad():
+        is_fine = torch.isfinite(tensor)
+        if not tensor.is_complex():
+            is_fine |= torch.isneginf(tensor)
+        return bool(is_fine.all())
+
+
+def _can_be_bad(tensor: Any) -> bool:
+    """Whether a tensor may hold what is not finite, and can be looked at without waiting."""
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or not tensor.is_cpu:
+        return False
+    if tensor.layout != torch.strided:
+        return False
+    return bool(tensor.is_floating_point() or tensor.is_complex())
 
 
 def _source(node: Any, name: str) -> Any:
