@@ -141,6 +141,90 @@ def test_dropout_after_the_layer_that_makes_nan_is_not_blamed(deep):
     assert (found.layer, found.step) == ("lost", BAD_STEP)
 
 
+class Scaled(nn.Linear):
+    """Multiplies what it returns by a factor."""
+
+    factor = 1.0
+
+    def forward(self, inputs):
+        return super().forward(inputs) * self.factor
+
+
+class Attends(nn.Module):
+    """Attention with a mask of minus infinity for what is hidden, as torch's own masks have it."""
+
+    def __init__(self, at=10_000):
+        super().__init__()
+        self.queries, self.keys, self.values = Scaled(4, 4), Scaled(4, 4), nn.Linear(4, 4)
+        self.at, self.calls = at, 0
+        self.register_buffer("mask", nn.Transformer.generate_square_subsequent_mask(2))
+
+    def forward(self, inputs):
+        self.calls += 1
+        self.queries.factor = self.keys.factor = 1e30 if self.calls >= self.at else 1.0
+        made = (layer(inputs[None, None]) for layer in (self.queries, self.keys, self.values))
+        return nn.functional.scaled_dot_product_attention(*made, attn_mask=self.mask)[0, 0]
+
+
+def test_the_mask_of_an_attention_is_no_bad_value(deep):
+    train(Parts(attention=Attends(), later=with_planted(Overflows(BAD_STEP))), steps=16)
+    bad = bad_value(deep())
+    assert (bad.step, bad.phase, bad.layer) == (BAD_STEP, "forward", "later.block.planted")
+
+
+def test_an_attention_that_overflows_is_named_and_no_layer_that_it_calls(deep):
+    train(Parts(one=nn.Linear(4, 4), attention=Attends(BAD_STEP), last=nn.Linear(4, 4)), steps=16)
+    bad = bad_value(deep())
+    assert (bad.step, bad.phase, bad.layer) == (BAD_STEP, "forward", "attention")
+
+
+class ActorAndCritic(nn.Module):
+    """One part returns log-probabilities that are minus infinity where an action is not allowed."""
+
+    def __init__(self, planted):
+        super().__init__()
+        self.actor, self.critic, self.planted = nn.Linear(4, 4), nn.Linear(4, 4), planted
+
+    def forward(self, inputs):
+        hidden = torch.tensor([False, False, True, False])
+        actions = self.actor(inputs).masked_fill(hidden, float("-inf")).log_softmax(-1)
+        return actions[:, :1] + self.critic(self.planted(inputs * self.critic.weight.sum()))
+
+
+def test_what_is_hidden_in_one_part_of_a_model_is_not_what_another_part_lost(deep):
+    train(ActorAndCritic(Overflows(BAD_STEP)), steps=16)
+    bad = bad_value(deep())
+    assert (bad.step, bad.phase, bad.layer) == (BAD_STEP, "forward", "planted")
+
+
+class Complex(nn.Module):
+    """Multiplies by complex numbers, and overflows from a given call on."""
+
+    def __init__(self, at):
+        super().__init__()
+        self.weight = nn.Parameter(torch.eye(4, dtype=torch.cfloat))
+        self.at, self.calls = at, 0
+
+    def forward(self, inputs):
+        self.calls += 1
+        found = inputs.to(torch.cfloat) @ self.weight
+        if self.calls >= self.at:
+            found = found * 1e30 * 1e30
+        return (found * found).real
+
+
+def test_complex_numbers_have_norms_and_bad_values(deep):
+    model = Parts(one=nn.Linear(4, 4), planted=Complex(BAD_STEP), last=nn.Linear(4, 4))
+    wanted = []
+    train(model, steps=16, beside=lambda: wanted.append(float(model.planted.weight.grad.norm())))
+    found = deep()
+    norms = found.norms.values[:, found.names.index("planted")]
+    before = BAD_STEP - 2  # the norms begin with step 2
+    assert np.allclose(norms[:before], wanted[1 : BAD_STEP - 1], rtol=1e-4)
+    bad = bad_value(found)
+    assert (bad.step, bad.phase, bad.layer) == (BAD_STEP, "forward", "planted")
+
+
 class AddsToItsInput(nn.Module):
     """Does something itself after the layer that it calls, and before it."""
 

@@ -5,11 +5,16 @@ import time
 import numpy as np
 import pytest
 import torch
-from tests.trace.deep.test_bursts import Parts, WaitsBackward
+from tests.trace.deep.test_bursts import Parts, WaitsBackward, train
 from torch import nn
 
 from traceml.trace.deep import bursts
-from traceml.trace.deep.gradient_norms import ALARM_STEPS, GROWING_STEPS, REMEMBERED_STEPS
+from traceml.trace.deep.gradient_norms import (
+    ALARM_STEPS,
+    GROWING_STEPS,
+    REMEMBERED_STEPS,
+    SPARSE,
+)
 from traceml.trace.deep.late_numbers import LateNumbers
 from traceml.trace.deep.time_budget import TimeBudget
 
@@ -63,6 +68,22 @@ def test_with_accumulation_it_is_measured_after_the_last_pass_only(deep, afforda
     assert len(norms.steps) >= 5
     assert_whole(norms, whole)
     assert len(asked) < 3 * 30  # also by bursts; not after every pass
+
+
+def test_layers_with_sparse_gradients_are_said_to_have_no_norm(deep):
+    class LooksUp(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.tables = nn.ModuleList(nn.Embedding(8, 4, sparse=True) for _ in range(3))
+
+        def forward(self, inputs):
+            return inputs + sum(table(torch.tensor([3, 5])) for table in self.tables)
+
+    train(Parts(look=LooksUp(), last=nn.Linear(4, 4)), steps=12)
+    found = deep()
+    norms = dict(zip(found.names, found.norms.values[-1].tolist(), strict=True))
+    assert np.isnan(norms["look.tables.0"]) and norms["last"] > 0
+    assert [note for note in found.notes if "norm" in note] == [SPARSE.format("look.tables.*")]
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
+from traceml.model.layer_names import MODEL, repeated_name
 from traceml.trace.compiling import is_compiling, left_alone
 from traceml.trace.deep.growth_watch import GrowthWatch, UsualNorm
 from traceml.trace.deep.late_numbers import (
@@ -57,6 +58,13 @@ REFRESH_EVERY = 200
 REMEMBERED_STEPS = 8
 """Steps whose number of backward passes is remembered: some loops add up the gradients of several
 passes, and only the last of a step has the whole gradient."""
+
+MAX_NAMED = 4
+"""Layers that the note on sparse gradients names."""
+SPARSE = (
+    "Gradient norms leave out layers whose gradients are sparse, because adding up a sparse "
+    "gradient takes time: {}"
+)
 
 SUMS_IN_FLOAT32 = torch.torch_version.TorchVersion(torch.__version__) >= "2.5"
 """Whether `_foreach_norm` takes a type to sum the squares in."""
@@ -170,6 +178,7 @@ class GradientNorms:
         self._loss_growth, self._norm_growth = GrowthWatch(), GrowthWatch()
         self._next_written = 0.0
         self._usual = UsualNorm()
+        self._has_told_of_sparse = False
 
     # What the script does
 
@@ -284,13 +293,17 @@ class GradientNorms:
     def _measure_now(self) -> int:
         """Have the norms computed; how many bytes a GPU reads for that."""
         owned = self._layers()
-        places, gradients = [], []
+        places, gradients, sparse = [], [], []
         with computing_apart():
             for place, parameter in zip(owned.places, owned.parameters, strict=True):
-                gradient = plain_numbers(getattr(parameter(), "grad", None))
-                if gradient is not None:
+                gradient = getattr(parameter(), "grad", None)
+                numbers = plain_numbers(gradient)
+                if numbers is not None:
                     places.append(place)
-                    gradients.append(gradient)
+                    gradients.append(numbers)
+                elif gradient is not None and gradient.layout == torch.sparse_coo:
+                    sparse.append(place)
+            self._tell_of_sparse([owned.layers[place] for place in sparse])
             devices = {gradient.device for gradient in gradients}
             if len(devices) != 1:
                 return 0  # none at all, or a model over several devices
@@ -308,6 +321,15 @@ class GradientNorms:
             if norms.is_cpu:
                 return 0
             return sum(gradient.numel() * gradient.element_size() for gradient in gradients)
+
+    def _tell_of_sparse(self, layers: Sequence[LayerName]) -> None:
+        """Write once which layers have no norm because their gradients are sparse."""
+        if layers and not self._has_told_of_sparse:
+            self._has_told_of_sparse = True
+            names = list(dict.fromkeys(repeated_name(each.name) or MODEL for each in layers))
+            more = len(names) - MAX_NAMED
+            named = [*names[:MAX_NAMED], *([f"{more} more"] if more > 0 else [])]
+            self._file.say(SPARSE.format(", ".join(named)))
 
     def _layers(self) -> _Owned:
         seen = tuple(map(id, (*self._models.living(), *self._models.optimizers())))

@@ -136,12 +136,16 @@ def sum_type(dtype: torch.dtype) -> torch.dtype | None:
 
 
 def plain_numbers(thing: Any) -> torch.Tensor | None:
-    """A tensor as this rank holds it, if it is made of plain real numbers."""
+    """A tensor as this rank holds it, if it is made of plain numbers; of complex ones, their
+    parts."""
     local = getattr(thing, "_local_tensor", thing)
     if type(local) not in (torch.Tensor, torch.nn.Parameter) or not local.numel():
         return None
-    is_plain = local.layout == torch.strided and local.is_floating_point()
-    return local.detach() if is_plain and not local.is_meta else None
+    if local.layout != torch.strided or local.is_meta:
+        return None
+    if local.is_complex():
+        return torch.view_as_real(local.detach().resolve_conj())
+    return local.detach() if local.is_floating_point() else None
 
 
 NOT_FINITE = -1.0
