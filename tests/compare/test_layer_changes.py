@@ -135,6 +135,15 @@ def test_new_gone_and_renamed_layers_are_told() -> None:
     assert [(each.name, each.was) for each in found.moved] == [("text", "encoder")]
 
 
+def test_times_of_different_phases_are_not_compared() -> None:
+    """Backward is not measured where torch compiles it, or where it goes through earlier steps."""
+    both, forward = run_with(OWN_MS, backward_ms=OWN_MS), run_with(OWN_MS)
+    for pair, side, other in (((both, forward), "B", "A"), ((forward, both), "A", "B")):
+        found = layers_of(*pair)
+        assert found.moved == () and found.time_ms.delta is None
+        assert f"Layers of {side} have no time in backward, those of {other} do" in found.notes[0]
+
+
 def test_times_of_different_clocks_are_not_compared() -> None:
     found = layers_of(run_with(OWN_MS), run_with({**OWN_MS, "head": 40.0}, clock="gpu"))
     assert found.moved == () and found.time_ms.delta is None

@@ -80,6 +80,14 @@ def test_what_some_of_the_layers_that_repeat_keep_is_not_said_of_all():
     assert "KiB" not in blocks and head.endswith("4.0 KiB")
 
 
+def test_a_phase_that_was_not_measured_has_no_time_and_not_none():
+    """As where backward went through an earlier step."""
+    own = {"blocks.0": 3.0, "blocks.1": 3.0, "head": 2.0}
+    blocks, head = layer_lines(summary_of(layer_records(forward_ms=own)).layers)[2:4]
+    assert blocks.split() == ["blocks.*", "×2", "6.0", "ms", "n/a", "75%"]
+    assert head.split() == ["head", "2.0", "ms", "n/a", "25%"]
+
+
 def test_a_star_says_which_class_it_stands_for_where_there_are_several():
     own = {"net.0": 3.0, "net.1": 1.0, "net.2": 3.0, "head.0": 1.0, "head.1": 1.0}
     kinds = ("Linear", "ReLU", "Linear", "Linear", "Linear")

@@ -68,14 +68,14 @@ def layer_changes(sides: Sides, allowance: float) -> LayerComparison | None:
     if last_a is None or last_b is None:
         return None
     found = _Compared(sides, a, b, paired_layers(last_a.layers, last_b.layers), last_b.layers)
-    clocks = {run.clock for run in (*a, *b) if run is not None and run.clock}
-    moved = _moved(found, allowance) if len(clocks) < 2 else []
+    note = _why_not_timed(found)
+    moved = _moved(found, allowance) if note is None else []
     memory = _memory(found)
     renamed = [(was, name) for was, name in found.pairs if was != name]
     return LayerComparison(
         compared=len(found.pairs),
         time_ms=delta_of(list(map(_time_of_all, a)), list(map(_time_of_all, b)), sides)
-        if len(clocks) < 2
+        if note is None
         else Delta(),
         moved=tuple(moved[:MAX_LISTED]),
         moved_in_all=len(moved),
@@ -85,7 +85,7 @@ def layer_changes(sides: Sides, allowance: float) -> LayerComparison | None:
         renamed_in_all=len(renamed),
         new=_of_one_side(last_b.layers, {name for _, name in found.pairs}),
         gone=_of_one_side(last_a.layers, {was for was, _ in found.pairs}),
-        notes=tuple(_notes(found, clocks)),
+        notes=tuple(_notes(found)) if note is None else (note,),
     )
 
 
@@ -94,10 +94,35 @@ def _last(runs: Runs) -> LayersSummary | None:
     return next((run for run in reversed(runs) if run is not None and run.layers), None)
 
 
-def _notes(found: _Compared, clocks: set[str]) -> Iterable[str]:
+def _why_not_timed(found: _Compared) -> str | None:
+    """Returns why the times of the two sides are not compared; `None` where they are."""
+    clocks = {run.clock for run in (*found.a, *found.b) if run is not None and run.clock}
     if len(clocks) > 1:
-        yield "Layers were timed on different clocks (GPU and CPU): their times are not compared."
-    elif not found.sides.several:
+        return "Layers were timed on different clocks (GPU and CPU): their times are not compared."
+    without = {name: _phases_without(runs) for name, runs in (("A", found.a), ("B", found.b))}
+    for side, other in (("A", "B"), ("B", "A")):
+        missing = without[side] - without[other]
+        if missing:
+            return (
+                f"Layers of {side} have no time in {' and '.join(sorted(missing))}, those of "
+                f"{other} do: their times are not compared."
+            )
+    return None
+
+
+def _phases_without(runs: Runs) -> set[str]:
+    """Returns the phases that were not measured for any layer of a run."""
+    return {
+        phase
+        for run in runs
+        if run is not None and run.layers
+        for phase in ("forward", "backward")
+        if all(getattr(layer, f"{phase}_ms") is None for layer in run.layers.values())
+    }
+
+
+def _notes(found: _Compared) -> Iterable[str]:
+    if not found.sides.several:
         for side, runs in (("A", found.a), ("B", found.b)):
             if any(run is not None and run.steps < 2 for run in runs):
                 yield f"Layers of {side} were timed in fewer than two steps: none can be judged."

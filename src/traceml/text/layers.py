@@ -54,8 +54,9 @@ class _LayerRow:
 
     name: str
     layers: int
-    forward_ms: float
-    backward_ms: float
+    forward_ms: float | None
+    backward_ms: float | None
+    """With what is computed again; `None` where none of it was measured."""
     saved_bytes: int | None
     bound: str | None
     """What limits them; `None` where that is not known, or differs."""
@@ -66,7 +67,7 @@ class _LayerRow:
 
     @property
     def own_ms(self) -> float:
-        return self.forward_ms + self.backward_ms
+        return (self.forward_ms or 0.0) + (self.backward_ms or 0.0)
 
 
 def layer_lines(found: LayersSummary | None) -> list[str]:
@@ -344,11 +345,13 @@ def _outliers(of_group: Mapping[str, LayerSummary], total_ms: float) -> list[str
 
 def _own_ms(layer: LayerSummary) -> float:
     """Returns the time of a layer itself in both passes, with what is computed again."""
-    return (layer.forward_ms or 0.0) + _backward_ms(layer)
+    return sum(filter(None, (layer.forward_ms, layer.backward_ms, layer.recompute_ms)))
 
 
-def _backward_ms(layer: LayerSummary) -> float:
-    return (layer.backward_ms or 0.0) + (layer.recompute_ms or 0.0)
+def _sum_of_known(values: Iterable[float | None]) -> float | None:
+    """Returns the sum of what was measured; `None` where nothing was."""
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
 
 
 def _row(name: str, layers: Sequence[LayerSummary]) -> _LayerRow:
@@ -357,8 +360,10 @@ def _row(name: str, layers: Sequence[LayerSummary]) -> _LayerRow:
     return _LayerRow(
         name=name,
         layers=len(layers),
-        forward_ms=sum(layer.forward_ms or 0.0 for layer in layers),
-        backward_ms=sum(map(_backward_ms, layers)),
+        forward_ms=_sum_of_known(layer.forward_ms for layer in layers),
+        backward_ms=_sum_of_known(
+            part for layer in layers for part in (layer.backward_ms, layer.recompute_ms)
+        ),
         saved_bytes=None if None in saved else sum(filter(None, saved)),
         bound=bounds.pop() if len(bounds) == 1 else None,
         flops_per_s=_flops_per_s(layers),
