@@ -14,6 +14,12 @@ is_compiling = getattr(torch.compiler, "is_compiling", None) or torch._utils.is_
 _frames: Any = torch._C._dynamo.eval_frame
 
 
+def is_traced() -> bool:
+    """Whether `torch.jit.trace` records what runs: it also records how anybody asks a tensor for
+    its size, and what it makes of that may fail when it is called."""
+    return torch._C._get_tracing_state() is not None
+
+
 def is_backward_compiled() -> bool:
     """Whether torch compiles backward passes as they run (compiled autograd): it compiles the hooks
     in their graphs with them."""

@@ -106,6 +106,28 @@ def jit_traced(model):
         return torch.jit.trace(model, torch.ones(2, 4))(torch.ones(2, 4)).tolist()
 
 
+class TimesTwo(nn.Module):
+    """Multiplies by a plain number, which torch.jit.trace records beside no dispatch mode."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, inputs):
+        return self.inner(inputs) * 2
+
+
+def jit_traced_with_a_number(model):
+    return jit_traced(TimesTwo(model.last))
+
+
+def jit_traced_function(model):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        traced = torch.jit.trace(lambda inputs: (inputs * 2 + 1).view(-1), torch.ones(2, 4))
+    return traced(torch.ones(2, 4)).tolist()
+
+
 def exported(model):
     program = torch.export.export(model, (torch.ones(2, 4),))
     return [node.target.__str__() for node in program.graph.nodes]
@@ -126,6 +148,8 @@ USES = {
     "state_dict": lambda model: [(k, v.tolist()) for k, v in model.state_dict().items()],
     "jit.script": scripted,
     "jit.trace": jit_traced,
+    "jit.trace with a number": jit_traced_with_a_number,
+    "jit.trace of a function": jit_traced_function,
     "torch.export": exported,
     "torch.func": per_sample_gradients,
 }

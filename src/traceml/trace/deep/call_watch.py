@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torch.nn.modules import module as module_hooks
 
-from traceml.trace.compiling import is_compiling
+from traceml.trace.compiling import is_compiling, is_traced
 from traceml.trace.deep.compiled_calls import (
     CompiledCalls,
     CompiledMethods,
@@ -90,6 +90,8 @@ class CallWatch:
             guard(self._come_back, any_thread=True, failed=self.fail),
         )
         self._removes: list[Callable[[], None]] = []
+        self.make_room_for_trace: Callable[[], None] | None = None
+        """Called where `torch.jit.trace` calls a module, before anything of it is recorded."""
         self.companions: list[Companion] = []
         """What is in torch together with our hooks, and out of it with them."""
 
@@ -142,6 +144,8 @@ class CallWatch:
 
     def _enter(self, module: nn.Module, arguments: Any) -> None:
         self.entered_ns = perf_counter_ns()
+        if self.make_room_for_trace is not None and is_traced():
+            self.make_room_for_trace()
         place = None if is_compiling() else self._place(module)
         if place is None or not self.is_on or not self._is_of_training():
             return
@@ -170,8 +174,9 @@ class CallWatch:
         return place
 
     def _is_of_training(self) -> bool:
-        """Whether a call is not one of another thread: a replica, or an evaluation beside."""
-        return get_ident() == self._session.thread or _is_in_backward()
+        """Whether a call is not one of another thread (a replica, an evaluation beside), nor one
+        that is recorded to be called later."""
+        return (get_ident() == self._session.thread or _is_in_backward()) and not is_traced()
 
     def _leave(self, module: nn.Module, arguments: Any, result: Any) -> None:
         self.entered_ns = perf_counter_ns()

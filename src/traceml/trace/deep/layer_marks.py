@@ -63,8 +63,10 @@ class LayerMarks:
         layers: Sequence[ModelLayer],
         record_event: Callable[[], Any] | None,
         is_entered: Callable[[], None] | None = None,
+        make_room_for_trace: Callable[[], None] | None = None,
     ) -> None:
         self._calls = CallWatch(session, layers, self._enter, self._leave)
+        self._calls.make_room_for_trace = make_room_for_trace
         self.fail = self._calls.fail
         self._record_event = record_event
         """Makes a CUDA event on the current stream, and `None` where a graph is captured there;

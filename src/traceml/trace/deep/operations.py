@@ -7,7 +7,7 @@ how many operations one does, that is noted: its layer has no number then, rathe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from threading import get_ident
 from typing import Any
 
@@ -16,7 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from traceml.model.layer_names import COUNTED
-from traceml.trace.compiling import left_alone
+from traceml.trace.compiling import is_traced, left_alone
 from traceml.trace.deep.flop_formulas import composite, flops_of, operation_name
 from traceml.trace.deep.layer_marks import LayerMarks, tensors_in
 from traceml.trace.deep.layer_names import ModelLayer
@@ -27,6 +27,10 @@ from traceml.trace.tensor_memory import tensor_bytes
 
 FAILED = "counting failed in this process"
 OWN_MODE = "the script uses a TorchDispatchMode of its own, and TraceML adds none beside it"
+TRACED = (
+    "torch.jit.trace ran in the step that is counted, and what it records beside the count "
+    "cannot be called"
+)
 NO_CALL = "no layer was called in the step that is counted"
 
 
@@ -36,6 +40,8 @@ class OperationCount(TorchDispatchMode):  # type: ignore[no-untyped-call]
     Not before: a loader's worker that is forked for a new epoch would count all that it ever does.
     Nor where the script has entered a mode of its own around that call: as the script leaves it,
     torch takes out the topmost mode, which would be ours, and the script's would stay for ever.
+    Beside any such mode `torch.jit.trace` records operations that fail when they are called: where
+    it begins, the count ends.
     """
 
     supports_higher_order_operators = True  # without it torch raises at such an operation
@@ -43,7 +49,9 @@ class OperationCount(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self, session: Session, layers: Sequence[ModelLayer]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._session = session
-        self._marks = LayerMarks(session, layers, None, self._enter)
+        self._marks = LayerMarks(session, layers, None, self._enter, self._make_room_for_trace)
+        self._is_traced = False
+        self._restores: list[Callable[[], None]] = []
         self._count = session.guard(self._count_one, any_thread=True, failed=self._marks.fail)
         self._see_parts = session.guard(self._parts_of, any_thread=True, failed=self._marks.fail)
         self._is_entered = self._has_entered = False
@@ -61,6 +69,20 @@ class OperationCount(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def begin(self) -> None:
         """Count from here on."""
         self._marks.begin()
+        trace: Any = torch._C._create_function_from_trace
+        make_room = self._session.guard(self._make_room_for_trace, failed=self._marks.fail)
+
+        def create_function_from_trace(*arguments: Any, **options: Any) -> Any:
+            make_room()
+            return trace(*arguments, **options)
+
+        replace = self._session.replace
+        self._restores.append(replace(torch._C, trace.__name__, create_function_from_trace))
+
+    def _make_room_for_trace(self) -> None:
+        """`torch.jit.trace` begins."""
+        self._is_traced = self._marks.is_on
+        self.end()
 
     def _enter(self) -> None:
         is_here = get_ident() == self._session.thread  # a thread of the backward pass has its own
@@ -75,6 +97,8 @@ class OperationCount(TorchDispatchMode):  # type: ignore[no-untyped-call]
         is the topmost again.
         """
         self._marks.end()
+        while self._restores:
+            self._restores.pop()()
         if self._is_entered and _topmost() is self:
             self.__exit__(None, None, None)
             self._is_entered = False
@@ -88,6 +112,8 @@ class OperationCount(TorchDispatchMode):  # type: ignore[no-untyped-call]
     @property
     def why_nothing(self) -> str:
         """Why nothing was counted in a step that was seen to its end: the reason as a note."""
+        if self._is_traced:
+            return TRACED
         if self._has_entered:
             return FAILED
         return OWN_MODE if self._marks.calls else NO_CALL
@@ -100,12 +126,14 @@ class OperationCount(TorchDispatchMode):  # type: ignore[no-untyped-call]
     @property
     def is_complete(self) -> bool:
         """Whether the step was seen to its end."""
-        return self._marks.is_complete and bool(self._seen)
+        return self._marks.is_complete and bool(self._seen) and not self._is_traced
 
     @left_alone  # of a model that is compiled from this very step on
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the operation as it is, then count it; or see what it is made of."""
         kwargs = kwargs or {}
+        if is_traced():
+            return func(*args, **kwargs)
         parts = self._see_parts(func, types, args, kwargs)
         if parts is NotImplemented:
             return NotImplemented
