@@ -404,6 +404,20 @@ class OwnProduct(nn.Module):
         return own_product(inputs, self.weight)
 
 
+def test_an_operation_on_tensors_without_numbers_is_none(profiled):
+    """Such as those of torch's own meta device, with which shapes are worked out."""
+
+    class AsksForShapes(nn.Linear):
+        def forward(self, inputs):
+            for context in (torch.enable_grad(), torch.inference_mode()):
+                with context:
+                    torch.empty(2, 4, device="meta").matmul(torch.empty(4, 4, device="meta"))
+            return super().forward(inputs)
+
+    profile, _ = profiled(nn.Sequential(AsksForShapes(4, 4)), torch.randn(BATCH, 4))
+    assert profile.flops == trained(linear(BATCH, 4, 4), needs_input_gradient=False)
+
+
 def test_what_nobody_can_count_is_not_counted_as_none(profiled):
     model = nn.Sequential(nn.Linear(WIDTH, WIDTH), OwnProduct())
     profile, records = profiled(model, torch.randn(BATCH, WIDTH))

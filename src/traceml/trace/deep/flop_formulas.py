@@ -53,7 +53,7 @@ def composite(operation: Any, device: str) -> Any:
     kernel_of = getattr(operation, "_op_dk", None)
     if kernel_of is None or formula_of(operation) is not None or has_no_flops(operation):
         return None
-    keys = (_COMPOSITE.name, device.upper())
+    keys = (_COMPOSITE.name, torch._C._dispatch_key_for_device(device))
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
     has, has_own = (has_kernel(operation.name(), key) for key in keys)
     return partial(kernel_of, _COMPOSITE) if has and not has_own else None

@@ -205,8 +205,10 @@ def _dispatches_itself(kind: Any) -> bool:
 
 def _only_tells_shapes(args: Any, result: Any) -> bool:
     """Whether an operation computed nothing: tensors that are spread over ranks learn in this way
-    what an operation returns for shapes that it had not met before."""
-    return any(isinstance(each, FakeTensor) for each in tensors_in((args, result)))
+    what an operation returns for shapes that it had not met before, and scripts on torch's meta
+    device."""
+    tensors = tensors_in((args, result))
+    return any(isinstance(each, FakeTensor) or each.is_meta for each in tensors)
 
 
 def _topmost() -> Any:
