@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.fx
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -358,6 +359,18 @@ def test_a_batch_that_cannot_be_asked_anything(traced):
 @pytest.mark.parametrize("kind", [OddModel, OddlyTraining])
 def test_a_model_whose_mode_is_something_else(traced, kind):
     assert train(kind(), make_loader()) == 4
+
+
+def test_a_graph_of_torch_fx_has_the_layers_that_it_has_without_us(traced):
+    """Layers of the class of a model that is traced, too: fx replaces the calls of all modules."""
+    other = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+    before = torch.fx.symbolic_trace(other).code
+    model = nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for _ in range(3):
+        model(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+        assert torch.fx.symbolic_trace(other).code == before
 
 
 def test_a_dataset_that_cannot_be_asked_anything(traced):

@@ -200,7 +200,7 @@ class Models:
         if (kind, name) in self._wrapped:
             return
         self._wrapped.add((kind, name))
-        call = getattr(kind, name)
+        call, is_inherited = getattr(kind, name), name not in vars(kind)
         recorder = self._session.recorder
         begin, end, leave = self._events()
         note_call = self._session.guard(self._note_call)
@@ -212,7 +212,11 @@ class Models:
             mode, outer = None, recorder.forward_of
             try:
                 mode = begin(model)  # nothing in another thread, or where nothing is recorded
-                result = call(model, *arguments, **options)
+                if is_inherited and isinstance(model, kind):
+                    # As it is at present: torch.fx replaces that of all modules while it traces.
+                    result = getattr(super(kind, model), name)(*arguments, **options)
+                else:
+                    result = call(model, *arguments, **options)
                 if mode is not None:
                     end(mode)
                     if self._is_looking:
