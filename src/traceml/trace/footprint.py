@@ -45,7 +45,9 @@ def footprint(models: Iterable[Any], optimizers: Iterable[Any]) -> Footprint:
     parameters = {id(each): each for model in models for each in model.parameters()}.values()
     if not parameters:
         return Footprint()
-    gradients = [each.grad for each in parameters if each.grad is not None]
+    from traceml.trace.tensor_memory import gradient_of  # by now torch is there
+
+    gradients = [each for each in map(gradient_of, parameters) if each is not None]
     return Footprint(
         parameter_bytes=_bytes(parameters),
         gradient_bytes=_bytes(gradients),

@@ -57,6 +57,13 @@ def _parts_of_sparse(tensor: Any) -> Sequence[torch.Tensor] | None:
     return None
 
 
+def gradient_of(parameter: Any) -> Any:
+    """The gradient of a parameter; `None` for one that a script has computed, as in a model that
+    learns to learn: torch warns where such a one is asked for it."""
+    is_asked = parameter.is_leaf or parameter.retains_grad
+    return parameter.grad if is_asked else None
+
+
 def storage_of(tensor: Any) -> torch.UntypedStorage | None:
     """The memory of a dense tensor; `None` where it has none of its own, such as one that
     `torch.func` has wrapped."""

@@ -70,6 +70,24 @@ def test_with_accumulation_it_is_measured_after_the_last_pass_only(deep, afforda
     assert len(asked) < 3 * 30  # also by bursts; not after every pass
 
 
+def test_a_parameter_that_the_script_has_computed_is_not_asked_for_its_gradient(deep, recwarn):
+    """As in a model that learns to learn: torch warns where it is."""
+    model = Parts(one=nn.Linear(4, 4), last=nn.Linear(4, 4))
+    torch.manual_seed(0)
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    own = model.one.weight
+    for _ in range(20):
+        model.one._parameters["weight"] = own * 1.0
+        loss = model(torch.randn(2, 4)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        model.one._parameters["weight"] = own
+    found = deep()
+    assert found.norms.steps and "gradients" in found.held_bytes
+    assert [str(each.message) for each in recwarn if "leaf" in str(each.message)] == []
+
+
 def test_layers_with_sparse_gradients_are_said_to_have_no_norm(deep):
     class LooksUp(nn.Module):
         def __init__(self):

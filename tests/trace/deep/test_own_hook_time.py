@@ -111,6 +111,14 @@ def test_hooks_of_the_script_on_all_modules_are_not_called_for_it(unseen):
         handle.remove()
 
 
+def test_a_call_of_all_modules_that_the_script_has_replaced_is_not_used_for_it(unseen, monkeypatch):
+    called, call = [], nn.Module.__call__
+    monkeypatch.setattr(
+        nn.Module, "__call__", lambda *given: called.append(1) or call(*given), raising=True
+    )
+    assert unseen.of_step() == NOTHING_UNSEEN and not called
+
+
 def test_where_gradients_are_off_nothing_is_known_of_it(unseen):
     with torch.no_grad():
         assert unseen.of_step() == NOTHING_UNSEEN

@@ -37,6 +37,7 @@ from traceml.trace.interruptions import drop_our_frames
 from traceml.trace.loss import number_on_host
 from traceml.trace.models import Models
 from traceml.trace.session import Session
+from traceml.trace.tensor_memory import gradient_of
 
 NORMS_SHARE = 0.005
 """Of the training time: what measuring norms may add."""
@@ -295,8 +296,9 @@ class GradientNorms:
         owned = self._layers()
         places, gradients, sparse = [], [], []
         with computing_apart():
-            for place, parameter in zip(owned.places, owned.parameters, strict=True):
-                gradient = getattr(parameter(), "grad", None)
+            for place, reference in zip(owned.places, owned.parameters, strict=True):
+                parameter = reference()
+                gradient = None if parameter is None else gradient_of(parameter)
                 numbers = plain_numbers(gradient)
                 if numbers is not None:
                     places.append(place)

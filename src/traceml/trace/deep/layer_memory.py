@@ -23,7 +23,7 @@ from traceml.trace.deep.layer_names import ModelLayer
 from traceml.trace.deep.layer_times import OUTSIDE
 from traceml.trace.failed_batch import first_shape
 from traceml.trace.session import Session
-from traceml.trace.tensor_memory import KeptMemory, id_of, storage_of, tensor_bytes
+from traceml.trace.tensor_memory import KeptMemory, gradient_of, id_of, storage_of, tensor_bytes
 
 MAX_OUTPUTS = 20_000
 """Tensors of one step that are followed: a loop over thousands of tokens returns very many."""
@@ -228,7 +228,8 @@ def held_bytes(layers: Sequence[ModelLayer], optimizers: Iterable[Any]) -> HeldB
         buffers = {id_of(b): tensor_bytes(b) for b in _tensors(layer.module._buffers)}
         held.buffers.append(sum(size for b, size in buffers.items() if b not in seen_buffers))
         seen_buffers.update(buffers)
-        held.gradients.append(sum(tensor_bytes(p.grad) for p in own if p.grad is not None))
+        gradients = [each for each in map(gradient_of, own) if each is not None]
+        held.gradients.append(sum(map(tensor_bytes, gradients)))
         held.optimizer.append(sum(states.get(id(p), 0) for p in own))
     return held
 

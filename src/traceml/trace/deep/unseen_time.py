@@ -13,10 +13,10 @@ from itertools import pairwise
 from statistics import median
 from time import perf_counter_ns
 
-import torch
 from torch import nn
 from torch.nn.modules import module as module_hooks
 
+from traceml.trace.compiling import is_traced
 from traceml.trace.deep.layer_marks import LayerMarks
 from traceml.trace.deep.layer_names import ModelLayer
 from traceml.trace.deep.layer_times import ENTER, LEAVE, NOTHING_UNSEEN, UnseenTime
@@ -45,8 +45,8 @@ class UnseenTimes:
 
     def of_step(self) -> UnseenTime:
         """The unseen time of the step that begins; zero where the script has hooks of its own on
-        all modules, because measuring would call them."""
-        if _has_global_hook() or torch._C._get_tracing_state() is not None:
+        all modules, or has replaced their calls, because measuring would call that."""
+        if _has_global_hook() or not _is_call_of_torch() or is_traced():
             return NOTHING_UNSEEN
         if self._steps % MEASURE_EVERY == 0:
             self._latest = self._measure()
@@ -78,6 +78,11 @@ def _has_global_hook() -> bool:
         or module_hooks._global_backward_hooks
         or module_hooks._global_backward_pre_hooks
     )
+
+
+def _is_call_of_torch() -> bool:
+    """Whether modules are called as torch calls them."""
+    return nn.Module.__call__ is nn.Module._wrapped_call_impl
 
 
 def _median_ns(call: Callable[[None], None]) -> float:
