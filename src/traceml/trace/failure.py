@@ -84,6 +84,8 @@ _PARAMETER_AT = ("p", "param")
 _CALLS = ("__call__", "_wrapped_call_impl", "_call_impl", "forward", "training_step")
 """The methods of a module that are a forward pass. Others need not be one: frameworks have modules
 that make their own optimizers and loaders, and even whole trainers that are modules."""
+_FUNCTION_OF_TORCH = "/torch/autograd/function.py"
+"""Where torch calls the backward pass of a script's own function."""
 _WORKER = re.compile(r"Caught (\w+) in DataLoader worker process (\d+)")
 _DEVICE_ERROR = re.compile(r"CUDA error|CUDNN_STATUS|CUBLAS_STATUS|NCCL error|HIP error")
 _LINE_IN_TEXT = re.compile(r'^ *File "(.+?)", line (\d+), in (.+)$', re.MULTILINE)
@@ -232,11 +234,15 @@ class Failures:
         return self._snapshot
 
     def _layer_in_backward(self, roots: Any, has_begun: bool) -> str | None:
-        """The layer whose backward pass failed, from how far the graph has been released."""
+        """The layer whose backward pass failed: that of the script's own function in which it was
+        raised, else from how far the graph has been released."""
         from traceml.trace import autograd_graph
 
         nodes = autograd_graph.nodes_of(roots)
-        node = autograd_graph.reached_node(nodes, has_begun)
+        running = _running_functions(sys.exc_info()[1])
+        node = next((each for each in nodes if any(each is one for one in running)), None)
+        if node is None:
+            node = autograd_graph.reached_node(nodes, has_begun)
         if node is None:
             return None
         if self.layer_of_node is not None:
@@ -366,6 +372,19 @@ class _Walk:
             self.parameter = next((held[name] for name in at if name in held), self.parameter)
         if is_users(code.co_filename):
             self.where = _line(code.co_filename, line, code.co_name)
+
+
+def _running_functions(error: BaseException | None) -> list[Any]:
+    """The functions (`torch.autograd.Function`) in whose backward pass an exception was raised, as
+    the nodes of a graph."""
+    traceback = None if error is None else error.__traceback__
+    found = []
+    while traceback is not None:
+        code = traceback.tb_frame.f_code
+        if code.co_name == "apply" and code.co_filename.endswith(_FUNCTION_OF_TORCH):
+            found.append(variables_of(traceback.tb_frame).get("self"))
+        traceback = traceback.tb_next
+    return found
 
 
 def _phase_of(file: str, function: str) -> str | None:

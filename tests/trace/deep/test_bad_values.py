@@ -469,6 +469,42 @@ def test_the_layer_whose_backward_fails_is_named(traced, error, is_deep):
     assert failed_in_backward(traced, error) == "front.block.planted"
 
 
+class _FailsWithoutSaving(_FailsBackward):
+    @staticmethod
+    def forward(context, inputs, error):
+        context.error = error
+        return inputs.clone()
+
+
+class FailsWithoutSaving(nn.Module):
+    """Fails in the backward pass of an operation that has saved nothing: from what is released it
+    cannot be told that backward has reached it."""
+
+    def __init__(self):
+        super().__init__()
+        self.error = None
+
+    def forward(self, inputs):
+        return _FailsWithoutSaving.apply(inputs, self.error)
+
+
+@pytest.mark.parametrize("is_deep", [True, False])
+def test_a_function_that_saves_nothing_and_fails_is_not_laid_to_the_layer_before_it(
+    traced, is_deep
+):
+    if is_deep:
+        traced.session.begin_deep_profile()
+    planted = FailsWithoutSaving()
+    model = Parts(before=nn.Linear(4, 4), planted=planted, after=nn.Linear(4, 4))
+    train(model, steps=8)
+    planted.error = RuntimeError(OUT_OF_MEMORY)
+    with pytest.raises(RuntimeError, match="allocate"):
+        train(model, steps=1)
+    traced.finish()
+    (found,) = [said for said in traced.messages() if said["kind"] == "failure"]
+    assert (found["phase"], found["module"]) == ("backward", "planted" if is_deep else None)
+
+
 def test_an_error_before_backward_began_is_no_layer_s(traced):
     model = with_planted(nn.Identity())
     train(model, steps=3)
