@@ -166,6 +166,11 @@ class Models:
                 living = [m for m in living if id(m) in known or not self._owned.knows(m)]
         return outermost(living)
 
+    def is_known_which_trains(self) -> bool:
+        """Whether it is known which of several models trains: not between the end of one's
+        optimizer and the first step of the next one's."""
+        return len(self.living()) < 2 or bool(self.optimizers())
+
     def timed_calls(self) -> list[tuple[type, str]]:
         """The classes, and of each the method, whose calls are timed where they are a model's."""
         return list(self._wrapped)

@@ -4,6 +4,7 @@ import contextlib
 import copy
 import gc
 import io
+import json
 import multiprocessing
 import pickle
 import re
@@ -20,9 +21,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from traceml.facts.gradients import gradient_facts
 from traceml.facts.layer_memory import layer_memory
-from traceml.store.layer_records import read_layers
+from traceml.store.layer_records import layer_files, read_layers
 from traceml.trace import current
-from traceml.trace.deep import bursts, phase_marks
+from traceml.trace.deep import bursts, gradient_norms, phase_marks
 from traceml.trace.deep.bursts import FIRST_BURST, MAX_LOST
 from traceml.trace.deep.call_watch import INTERRUPTED
 
@@ -319,6 +320,23 @@ def test_models_of_earlier_folds_that_the_script_keeps_are_none_that_train(deep)
     assert not found.notes and found.others_at_end is None
     assert found.names[0] == "" and "blocks.0.inner" in found.names
     assert (found.calls[:, 0] == 1).all() and found.steps[-1] > 2 * STEPS
+
+
+def test_gradients_that_models_of_earlier_folds_have_left_are_not_measured(
+    traced, begin_deep, monkeypatch
+):
+    """In a fold's first backward pass no optimizer says which model trains."""
+    monkeypatch.setattr(gradient_norms, "NORMS_SHARE", 1.0)
+    deep, folds = begin_deep(), []
+    for _ in range(4):
+        folds.append(Model())
+        train(folds[-1])
+    found = deep()
+    (file,) = layer_files(traced.folder)
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    measured = {line["set"] for line in lines if "norms" in line}
+    names = [tuple(line["names"]) for line in lines if line["set"] in measured and "names" in line]
+    assert len(found.norms.steps) > STEPS and names == [found.names]
 
 
 def test_a_layer_that_calls_itself_and_is_called_often_is_counted_as_often(deep):

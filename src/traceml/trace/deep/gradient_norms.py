@@ -264,7 +264,7 @@ class GradientNorms:
             return
         self._end_pass()
         self._step_passes += 1
-        if not can_compute():
+        if not can_compute() or not self._models.is_known_which_trains():
             return
         began = perf_counter_ns()
         if not self._is_to_measure(began):
