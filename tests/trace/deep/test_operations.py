@@ -404,6 +404,21 @@ class OwnProduct(nn.Module):
         return own_product(inputs, self.weight)
 
 
+@pytest.mark.parametrize("kind", [nn.Embedding, nn.EmbeddingBag])
+def test_of_a_table_only_the_rows_that_are_looked_up_are_read(profiled, kind):
+    class LooksUp(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table = kind(1000, 4, sparse=True)
+
+        def forward(self, inputs):
+            return inputs + self.table(torch.tensor([[3], [5]])).reshape(2, 4)
+
+    _, records = profiled(LooksUp(), torch.randn(2, 4))
+    moved = records.counted["forward_bytes"][records.names.index("table")]
+    assert 2 * 2 * 4 * 4 <= moved < 1000  # two rows read and written, of 16 kB
+
+
 def test_an_operation_on_tensors_without_numbers_is_none(profiled):
     """Such as those of torch's own meta device, with which shapes are worked out."""
 

@@ -160,7 +160,7 @@ class OperationCount(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not self._marks.is_on or _only_tells_shapes(args, result):
             return
         done = flops_of(func, args, kwargs, result)
-        moved = 0 if is_view(func) else _bytes_in((args, kwargs)) + _bytes_in(result)
+        moved = 0 if is_view(func) else _bytes_moved(func, args, kwargs, result)
         marks_before = len(self._marks.marks)
         if done or moved:
             self._seen.append((marks_before, done or 0, moved))
@@ -214,6 +214,25 @@ def _only_tells_shapes(args: Any, result: Any) -> bool:
 def _topmost() -> Any:
     stack = torch._C._len_torch_dispatch_stack()
     return torch._C._get_dispatch_stack_at(stack - 1) if stack else None
+
+
+_LOOK_UPS = frozenset(
+    f"aten::{name}" for name in ("embedding", "gather", "index", "index_select", "take")
+)
+_BAGS = frozenset(("aten::_embedding_bag", "aten::_embedding_bag_forward_only"))
+"""Operations that read of their first tensor what they return; these the rows that they add up."""
+
+
+def _bytes_moved(func: Any, args: Any, kwargs: Any, result: Any) -> int:
+    """How many bytes an operation reads and writes."""
+    moved, name = _bytes_in((args, kwargs)) + _bytes_in(result), operation_name(func)
+    if name in _LOOK_UPS:
+        return moved - max(0, tensor_bytes(args[0]) - _bytes_in(result))
+    if name in _BAGS:
+        table, numbers = args[:2]
+        rows = numbers.numel() * table.shape[-1] * table.element_size()
+        return moved - max(0, tensor_bytes(table) - int(rows))
+    return moved
 
 
 def _bytes_in(things: Any, depth: int = 0) -> int:
