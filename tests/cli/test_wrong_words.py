@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import os
+from collections.abc import Callable
 from pathlib import Path
+from stat import S_ISDIR, S_ISREG
+from typing import Any
 
 import pytest
 
 from processes import Finished, run_traceml
-from traceml.cli import COMMANDS
+from traceml.cli import COMMANDS, main
 from traceml.model.errors import nearest
 
 LONG = "a" * 300
@@ -230,3 +234,47 @@ def test_what_is_right_in_its_own_way_runs(tmp_path: Path, words: list[str]) -> 
 )
 def test_only_what_is_near_is_named(word: str, known: list[str], found: str | None) -> None:
     assert nearest(word, known) == found
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["runs", "--logs-dir", "{closed}"],
+        ["history", "--logs-dir", "{closed}"],
+        ["compare", "base-*", "b", "--logs-dir", "{closed}"],
+        ["compare", "lr=1", "b", "--logs-dir", "{closed}"],
+        ["mcp", "--code-dir", "{closed}"],
+    ],
+    ids=" ".join,
+)
+def test_a_path_that_may_not_be_entered_is_one_line(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd
+):
+    """Before Python 3.14, asking whether there is something raises."""
+    outer = tmp_path / "outer"
+    closed = outer / "closed"
+    closed.mkdir(parents=True)
+    look = Path.stat
+
+    def refused(path: Path, **how: Any) -> os.stat_result:
+        if outer in path.parents:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return look(path, **how)
+
+    def asks(is_so: Callable[[int], bool]) -> Callable[[Path], bool]:
+        def ask(path: Path) -> bool:
+            try:
+                return is_so(path.stat().st_mode)
+            except (FileNotFoundError, NotADirectoryError):
+                return False
+
+        return ask
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(Path, "stat", refused)
+    monkeypatch.setattr(Path, "exists", asks(lambda mode: True))
+    monkeypatch.setattr(Path, "is_dir", asks(S_ISDIR))
+    monkeypatch.setattr(Path, "is_file", asks(S_ISREG))
+    assert main([word.format(closed=closed) for word in words]) == 2
+    said = capfd.readouterr().err
+    assert "Traceback" not in said and "Permission denied" in said and said.count("\n") == 1

@@ -72,6 +72,16 @@ def _dispatch(name: str, words: list[str]) -> int:
     except BrokenPipeError:  # whoever read our output has gone; that is their choice
         _discard_buffered_output()
         return _EXIT_BROKEN_PIPE
+    except PermissionError as error:
+        if error.filename is None or name in _HIDDEN:
+            raise
+        print(
+            f"traceml {name}: {printable_lines(str(error.filename))} cannot be used "
+            f"({error.strerror}): this user may not enter its folder, or not read or write it; "
+            "choose another path, or have its owner allow it",
+            file=sys.stderr,
+        )
+        return _EXIT_USAGE
     except OSError as error:
         if not is_no_room(error):
             raise

@@ -96,7 +96,7 @@ def guarded_gate(command: Callable[[], int]) -> int:
     input error."""
     try:
         return command()
-    except (TraceMLError, BrokenPipeError):
+    except (TraceMLError, BrokenPipeError, PermissionError):
         raise
     except Exception as error:  # shown: the status 1 must stay the gate's own
         if is_no_room(error):
