@@ -530,6 +530,56 @@ def test_a_model_that_trains_in_evaluation_mode_is_not_evaluated(story, fetches)
     check_accounts(story)
 
 
+@pytest.mark.parametrize("keeping", [(True, False), (False, True), (False, True, False)])
+@pytest.mark.parametrize("trains", [False, True])
+def test_passes_with_and_without_gradients_are_told_apart_in_their_order(story, keeping, trains):
+    """In evaluation mode: those that a backward pass comes for are none of an evaluation."""
+    for _ in range(3):
+        story.step_without_fetch()
+    for keeps_gradients in keeping:
+        story.takes(6).forward(50, training=False, gradients=keeps_gradients)
+    if not trains:
+        story.takes(3).forward(20)
+    story.backward(30).optimizer(5).finish()
+    record = story.complete[3]
+    forwards = 50 * sum(keeping) if trains else 20
+    assert record["forward_ns"] == forwards
+    evaluated = keeping.count(False) if trains else len(keeping)
+    # The time between two passes of one evaluation is a part of it.
+    gaps = 0 if trains else len(keeping) - 1
+    assert record["evaluation_ns"] == 50 * evaluated + 6 * gaps
+    check_accounts(story)
+
+
+@pytest.mark.parametrize("fetches", [True, False])
+@pytest.mark.parametrize("inside", [True, False])
+def test_evaluation_that_keeps_gradients_is_no_forward_of_explicit_steps(story, fetches, inside):
+    for _ in range(3):
+        if fetches:
+            story.fetch(10)
+        story.enter()
+        story.forward(20).backward(30).optimizer(5)
+        if inside:
+            story.forward(50, training=False)
+        story.exit()
+        if not inside:
+            story.takes(2).forward(50, training=False)
+    story.finish()
+    assert [record["forward_ns"] for record in story.complete] == [20, 20, 20]
+    evaluated = [50, 50, 50] if inside else [0, 50, 50]
+    assert [record["evaluation_ns"] for record in story.complete] == evaluated
+    assert [record["body_ns"] for record in story.complete] == [55, 55, 55]
+    check_accounts(story)
+
+
+def test_explicit_steps_that_only_call_a_model_in_evaluation_mode_are_its_forward(story):
+    for _ in range(3):
+        story.enter()
+        story.forward(50, training=False)
+        story.exit()
+    assert [record["forward_ns"] for record in story.complete] == [50, 50, 50]
+
+
 def test_a_pass_between_backward_and_the_optimizer_stays_the_steps_own(story):
     for _ in range(3):
         story.forward(20).backward(30).forward(7, training=False).optimizer(5)

@@ -44,6 +44,7 @@ class ExplicitStepEvents:
             step.start, step.start_mark = now, mark
         elif step.had_forward:
             machine.end_evaluation(now, mark)
+        machine.decide_passes(is_training=False)
         if machine.source is not None:
             machine.set_role(machine.source, True)
         self.is_used = True
@@ -66,6 +67,8 @@ class ExplicitStepEvents:
         if not self.depth:
             machine.count_end(count)
             machine.frames.clear()
+            if machine.step.had_backward:  # else its forward passes may be all that it does
+                machine.decide_passes(is_training=False)
             machine.close(now, mark, _EXPLICIT | _ABORTED if is_aborted else _EXPLICIT)
 
     def as_plain(self) -> tuple[bool, int, tuple[int, ...]]:

@@ -84,9 +84,10 @@ class OpenStep:
         self.fetched = self.fetch_over = self.is_exhausted = False
         self.had_backward = self.had_forward = self.had_training_forward = False
         self.evaluated_at: int | None = None
-        self.undecided: list[tuple[int, int, int]] = []
-        """Forward passes in evaluation mode that keep gradients and have had no backward pass yet:
-        how long each took itself, when it ended and where its span is (-1: it has none)."""
+        self.undecided: list[tuple[int, int, int, bool]] = []
+        """Forward passes in evaluation mode since the first that keeps gradients and has had no
+        backward pass yet: how long each took itself, when it ended, where its span is (-1: it has
+        none), and whether it keeps gradients."""
         self.evaluation_end: tuple[int, int, int] | None = None
         """Where the present evaluation would end if nothing more of it comes: after its last
         forward pass, batch or region; with the time of checkpoints, and of waits for the device, up

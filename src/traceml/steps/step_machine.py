@@ -335,6 +335,8 @@ class StepMachine:
             self._settle(source, now, mark)
             step = self.step
             if step.fetched_at != now:
+                if step.had_backward or self.explicit.is_used:
+                    self.decide_passes(is_training=False)
                 step.make_provisional(now, mark, step.totals.copy())
         self.source = source
         step.fetched = True
@@ -366,7 +368,7 @@ class StepMachine:
         """Decide what the time since the last fetch was: a step, evaluation, or neither yet."""
         step = self.step
         if step.stepped and step.had_backward and not self.explicit.is_used:
-            self._take_undecided_as_evaluation()
+            self.decide_passes(is_training=False)
             self.close(now, mark, 0)  # as nearly always
         elif self.steps == 0 and not step.stepped and not step.had_backward:
             self._forget_before(now, mark)
@@ -429,7 +431,7 @@ class StepMachine:
         """The model is called; the mode says whether it trains and whether gradients are kept."""
         step = self.step
         if mode == TRAINING_WITH_GRADIENTS:
-            self._take_undecided_as_evaluation()
+            self.decide_passes(is_training=False)
             if step.had_forward:
                 self.have_training_forward(now, mark)
             step.had_training_forward = True
@@ -456,11 +458,12 @@ class StepMachine:
         self.step.may_end_evaluation(now)
         if mode not in (EVALUATING, EVALUATING_WITH_GRADIENTS) or not self._is_for_training():
             return
-        place = len(self.step.spans) - 1
-        if mode == EVALUATING:
+        step, place = self.step, len(self.step.spans) - 1
+        keeps_gradients = mode == EVALUATING_WITH_GRADIENTS
+        if not keeps_gradients and not step.undecided:
             self._claim_evaluation(own, now, place)
-        elif len(self.step.undecided) < MAX_UNDECIDED:
-            self.step.undecided.append((own, now, place))
+        elif len(step.undecided) < MAX_UNDECIDED:
+            step.undecided.append((own, now, place, keeps_gradients))
 
     def end_evaluation(self, now: int, mark: int) -> None:
         """A training loop without fetches goes on after an evaluation with them."""
@@ -488,16 +491,20 @@ class StepMachine:
         """Whether what came since the last fetch is known to be a step's, not an evaluation's."""
         return self.step.had_backward or not self.step.fetched or self.trains(self.source)
 
-    def _take_undecided_as_evaluation(self) -> None:
-        """A training pass begins, or the step ends: what no backward pass came for was none."""
+    def decide_passes(self, is_training: bool) -> None:
+        """Counts the undecided forward passes as evaluation; where a backward pass has come for
+        those that keep gradients (`is_training`), only the others."""
         step = self.step
         if not step.undecided:
             return
         passes, step.undecided = step.undecided, []
         spans = len(step.spans)
-        for own, ended, place in passes:
-            # A span that is joined with the one before it moves those behind it.
-            self._claim_evaluation(own, ended, place - spans + len(step.spans))
+        for own, ended, place, keeps_gradients in passes:
+            if is_training and keeps_gradients:
+                step.evaluated_at = None
+            else:
+                # A span that is joined with the one before it moves those behind it.
+                self._claim_evaluation(own, ended, place - spans + len(step.spans))
 
     def _claim_evaluation(self, own: int, now: int, place: int) -> None:
         """A forward pass for evaluation without a fetch of its own, and the gap since the last."""
@@ -517,12 +524,12 @@ class StepMachine:
 
     def begin_backward(self, loss: int, now: int, mark: int, flags: int) -> None:
         """Gradients are asked for, of this loss if it is known."""
+        self.decide_passes(is_training=True)
         if self.by_hand and self.step.stepped and not self.step.fetched_in_step:
             self.close_at_optimizer_end()
         step = self.step
         step.had_backward = True
         step.evaluated_at = None
-        step.undecided = []
         if flags & events.KNOWN_LOSS:
             self.losses.take(as_float(loss), step)
         elif flags & events.AWAITED_LOSS:
@@ -643,9 +650,9 @@ class StepMachine:
             self.close_at_optimizer_end()
 
     def _remember_optimizer_end(self, now: int, mark: int) -> None:
+        self.decide_passes(is_training=True)  # before what the step has until here is kept
         step = self.step
         step.aborted = False
-        step.undecided = []  # they are in what the step had until here
         step.optimizer_end = (now, mark, step.totals.copy(), len(step.spans))
         if step.later_loss is not None:
             step.loss = first_or_lost(step.loss, step.later_loss)
