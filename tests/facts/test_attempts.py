@@ -1,5 +1,6 @@
 """A run whose ranks were started again is one run with its attempts, and the reason of each end."""
 
+import signal
 from dataclasses import replace
 from pathlib import Path
 
@@ -302,3 +303,13 @@ def test_a_machine_whose_clock_was_not_measured_makes_no_attempt_of_its_own(
     goodput, of_head = (goodput_of(each, attempts_of(each)) for each in (run, alone))
     assert goodput is not None and of_head is not None
     assert goodput.parts_s == of_head.parts_s
+
+
+def test_a_last_attempt_that_ended_before_its_first_step_has_its_own_reason() -> None:
+    """Its ranks could not meet, say, after one of the attempt before was killed."""
+    run = restarted(Start(45, status=137, error=None), Start(0, error=None), status=1)
+    run = replace(run, ending=replace(run.ending, exit_status=None))  # as traceml.init sees it
+    first, last = attempts_of(run)
+    assert first.failure is not None and first.failure.signal == signal.SIGKILL
+    assert last.failure is None
+    assert last.first_to_leave is not None and last.first_to_leave.status == 1

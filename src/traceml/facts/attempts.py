@@ -8,13 +8,14 @@ shell, the next fold of a cross-validation) is a further attempt, but no restart
 from __future__ import annotations
 
 import signal
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 
 from traceml.facts.rank_ends import last_step_unix_s as last_complete_unix_s
 from traceml.facts.stability import Failure, Stability, find_failure
 from traceml.model.failure import AgentSaw, Death
+from traceml.model.finding import Kind
 from traceml.model.run import Ending
 from traceml.store.attempt_groups import (
     AttemptGroup,
@@ -116,10 +117,10 @@ def _attempt(
     is_last: bool,
 ) -> Attempt:
     processes = tuple(each.records for each in group.processes if each.records is not None)
-    pids = {each.pid for each in group.processes}
+    pids = frozenset(each.pid for each in group.processes)
     of_attempt = _deaths_of(records.seen.deaths, group.processes)
     failure = whole.failure
-    if not is_last or _is_reported_by_other_attempt(whole.failure, pids):
+    if not is_last or _is_of_other_attempt(whole.failure, records, pids):
         own = _records_of(records, processes, pids, of_attempt, until_unix_s)
         failure = find_failure(own, is_followed=not is_last)
     badly = (death for death in of_attempt if death.status)
@@ -144,11 +145,18 @@ def _attempt(
     )
 
 
-def _is_reported_by_other_attempt(failure: Failure | None, pids: Collection[int]) -> bool:
-    """Returns whether what ended the run was reported by a process of another attempt: the last
-    attempts may fail because of it."""
-    report = None if failure is None else failure.report
-    return report is not None and report.is_rank and report.pid not in pids
+def _is_of_other_attempt(
+    failure: Failure | None, records: RunRecords, pids: frozenset[int]
+) -> bool:
+    """Returns whether what ended the run happened to a process of another attempt, which reported
+    it or was killed: the last attempts may fail because of it."""
+    if failure is None:
+        return False
+    if failure.report is not None:
+        return failure.report.is_rank and failure.report.pid not in pids
+    killed = (each.rank.pid for each in records.ranks if each.rank.rank == failure.rank)
+    is_killed = failure.kind is Kind.KILLED and failure.rank is not None and not failure.lost
+    return is_killed and pids.isdisjoint(killed)
 
 
 def _deaths_of(deaths: Sequence[Death], processes: Sequence[StartedProcess]) -> tuple[Death, ...]:
@@ -163,7 +171,7 @@ def _deaths_of(deaths: Sequence[Death], processes: Sequence[StartedProcess]) -> 
 def _records_of(
     records: RunRecords,
     processes: tuple[RankRecords, ...],
-    pids: set[int],
+    pids: frozenset[int],
     deaths: tuple[Death, ...],
     until_unix_s: float,
 ) -> RunRecords:
