@@ -186,7 +186,7 @@ class Agent:
                 self._guarded(self._drain, followed)
         self._guarded(self._answer)
         self._guarded(self._look_for_deaths)
-        if self._end.is_left:
+        if self._end.ends_with_ranks:
             self._guarded(self._find_rings)  # a rank may have taken its first step only now
             self._guarded(self._end.end_with_other_ranks)
         self._guarded(self._keep_sample, self._sampling.take)

@@ -46,8 +46,9 @@ class RunEnd:
         """Torch's, which may start the ranks of a run again that `traceml.init` made."""
         self._terminals: list[int] = []
         self._received = b""
-        self.is_left = False
-        """Whether the rank that made the run has ended: the other ones may still go on."""
+        self.ends_with_ranks = False
+        """Whether the run ends as soon as no rank trains any more: the one that made it has
+        ended."""
         self._told_to_end: set[int] = set()
         self._exit_status: int | None = None
         self.is_over = False
@@ -118,7 +119,7 @@ class RunEnd:
             self._training = process_of(message["training_pid"])
             self._terminals = message.get("terminals", [])
         if "leaving" in message:
-            self.is_left = True
+            self.ends_with_ranks = True
         if "ended" in message:
             self._end(message["ended"].get("exit_status"))
 
@@ -151,21 +152,14 @@ class RunEnd:
     def read_leaving_mark(self) -> None:
         """A rank that did not start us cannot tell us through the pipe that the run is over as soon
         as all ranks have ended."""
-        if self.is_owned_by_trainer and not self.is_left:
-            self.is_left = folders.read_mark(self._folder, LEAVING_MARK) is not None
+        if self.is_owned_by_trainer and not self.ends_with_ranks:
+            self.ends_with_ranks = folders.read_mark(self._folder, LEAVING_MARK) is not None
 
     def end_with_other_ranks(self) -> None:
         """The rank that made the run has ended: the run is over when the others have, too."""
-        if self.is_over or not self.is_left:
+        if self.is_over or not self.ends_with_ranks:
             return
-        training = (
-            each
-            for each in self._followed()
-            if each.process is not None
-            and is_alive(each.process)
-            and not each.ring.head().counters["ended"]
-        )
-        if not any(True for _ in training):
+        if not any(map(_trains, self._followed())):
             self._end(None)
 
     def _tell_to_end(self, process: psutil.Process) -> None:
@@ -185,3 +179,10 @@ class RunEnd:
         """Writes down how the run ended, unless somebody else has."""
         if folders.read_ending(self._folder) is None:
             write_ending(self._folder, self._exit_status)
+
+
+def _trains(followed: FollowedRing) -> bool:
+    """Returns whether a rank's process lives and has not said that it has ended."""
+    if followed.process is None or not is_alive(followed.process):
+        return False
+    return not followed.ring.head().counters["ended"]

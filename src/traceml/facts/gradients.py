@@ -467,7 +467,8 @@ def _first_to_rise(
     those that rose together, the one that backward reaches first passes it on to the others.
     """
     usual = np.maximum(np.median(layers[usual_rows], axis=0), np.finfo(float).tiny)
-    times = layers[: at + 1] / usual
+    with np.errstate(over="ignore"):  # of a layer whose usual norm is zero
+        times = layers[: at + 1] / usual
     # From here on it is never below, by row and layer.
     lowest = np.minimum.accumulate(times[::-1], axis=0)[::-1]
     lowest[:, ~(layers[at] >= usual_total)] = 0

@@ -56,6 +56,15 @@ def test_layers_that_rise_together_are_told_by_where_backward_comes_first(last, 
     assert exploding_gradients.check(gather(run)).evidence["layer"] == layer
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_layer_that_had_no_gradient_may_be_the_first_to_rise():
+    """As one of zeros, or an expert that nobody asked until then."""
+    run = with_norms(first=[1.0] * 20 + growing(20, 2.0), last=[0.0] * 20 + growing(20, 20.0))
+    finding = exploding_gradients.check(gather(run))
+    assert finding.evidence["layer"] == "last"
+    assert finding.evidence["layer_usual"] == 0.0
+
+
 def test_must_fire_as_a_warning_where_the_loss_ends_above_its_beginning():
     run = with_norms([1.0] * 20 + growing(20, 2.0), [1.0] * 40, run=with_loss([1.0] * 50 + [9.0]))
     assert exploding_gradients.check(gather(run)).severity is Severity.WARNING

@@ -9,7 +9,7 @@ from traceml.trace.deep.time_budget import LAST_COSTS, MAX_OF_USUAL, TimeBudget,
 
 def charged(*costs: float) -> list[float]:
     cost = UsualCost()
-    return [*accumulate(map(cost.of, costs))]
+    return [*accumulate(map(cost.charge, costs))]
 
 
 def test_usual_costs_are_charged_whole() -> None:

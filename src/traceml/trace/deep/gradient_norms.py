@@ -161,7 +161,9 @@ class GradientNorms:
     def forget(self) -> None:
         """Begin anew in a forked child."""
         self._budget = TimeBudget(NORMS_SHARE, perf_counter_ns())
-        self._measuring, self._reading = UsualCost(), UsualCost()
+        self._measuring, self._sending, self._reading = UsualCost(), UsualCost(), UsualCost()
+        self._refresh_ns = 0
+        """How much of the present measurement went into looking which layers there are."""
         self._owned: _Owned | None = None
         self._models_seen: tuple[int, ...] = ()
         self._numbers = LateNumbers()
@@ -270,9 +272,11 @@ class GradientNorms:
         if not self._is_to_measure(began):
             return
         if self._numbers.has_room and not self._file.is_full and self._may_look():
+            self._refresh_ns = 0
             device_bytes = self._measure_now()
-            took = perf_counter_ns() - began
-            self._budget.spend(self._measuring.of(took) + device_bytes / DEVICE_BYTES_PER_NS)
+            took = perf_counter_ns() - began - self._refresh_ns
+            self._budget.spend(self._measuring.charge(took) + self._refresh_ns)
+            self._budget.spend(device_bytes / DEVICE_BYTES_PER_NS)
 
     def _is_to_measure(self, now: int) -> bool:
         """Whether to measure after this pass: not where the step surely has more of them.
@@ -336,7 +340,9 @@ class GradientNorms:
     def _layers(self) -> _Owned:
         seen = tuple(map(id, (*self._models.living(), *self._models.optimizers())))
         if self._owned is None or seen != self._models_seen or self._measured % REFRESH_EVERY == 0:
+            began = perf_counter_ns()
             self._models_seen, self._owned = seen, _owned_by(layers_of(self._models.training()))
+            self._refresh_ns = perf_counter_ns() - began
         self._measured += 1
         return self._owned
 
@@ -359,8 +365,11 @@ class GradientNorms:
         began = perf_counter_ns()
         if self._latest is not None:
             self._send_for_latest(self._session.count_stepped())
-        self._read_arrived()
-        self._budget.spend(self._reading.of(perf_counter_ns() - began))
+            began, sent_from = perf_counter_ns(), began
+            self._budget.spend(self._sending.charge(began - sent_from))
+        has_read = self._read_arrived()
+        took = perf_counter_ns() - began
+        self._budget.spend(self._reading.charge(took) if has_read else took)
 
     def _send_for_latest(self, step: int) -> None:
         latest, self._latest = self._latest, None
@@ -373,9 +382,13 @@ class GradientNorms:
         """Send for no norms of the step that runs."""
         self._latest = None
 
-    def _read_arrived(self) -> None:
+    def _read_arrived(self) -> bool:
+        """Take the norms that have come by now; returns whether there were any."""
+        has_read = False
         for (step, about), values in self._numbers.arrived():
             self._take(step, about, values)
+            has_read = True
+        return has_read
 
     def finish(self) -> None:
         """The process ends: write the last steps, and one that did not come to its end."""

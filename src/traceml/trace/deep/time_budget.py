@@ -31,7 +31,7 @@ class TimeBudget:
 
 
 class UsualCost:
-    """Tells a cost from the time for which its thread was interrupted meanwhile.
+    """Tells the cost of one kind of work from the time for which its thread was interrupted.
 
     On a busy machine the thread would have been interrupted without us as well, only elsewhere.
     A single interruption, charged to what costs microseconds, would use up minutes of a budget.
@@ -40,21 +40,20 @@ class UsualCost:
     def __init__(self) -> None:
         self._last_ns: deque[float] = deque(maxlen=LAST_COSTS)
 
-    def of(self, took_ns: float) -> float:
-        """Returns what is to be charged for what took so long: no more than a few times the usual.
+    def charge(self, took_ns: float) -> float:
+        """Returns how much of a duration to charge to a budget: at most a few times the usual one.
 
-        Of the first few the usual is not known yet: what was charged too much for them is given
-        back, as a negative cost.
+        While few are known the result may be negative: it corrects what was charged before.
         """
         is_known = len(self._last_ns) == LAST_COSTS
-        before_ns = 0.0 if is_known else self._charged()
+        before_ns = 0.0 if is_known else self._sum_of_charges()
         self._last_ns.append(took_ns)
         if is_known:
-            return min(took_ns, self._most())
-        return self._charged() - before_ns
+            return min(took_ns, self._limit_ns())
+        return self._sum_of_charges() - before_ns
 
-    def _charged(self) -> float:
-        return sum(min(each, self._most()) for each in self._last_ns)
+    def _sum_of_charges(self) -> float:
+        return sum(min(each, self._limit_ns()) for each in self._last_ns)
 
-    def _most(self) -> float:
+    def _limit_ns(self) -> float:
         return MAX_OF_USUAL * sorted(self._last_ns)[(len(self._last_ns) - 1) // 2]
