@@ -11,8 +11,9 @@ import time
 import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Event, Thread
 
@@ -491,6 +492,53 @@ def test_the_head_knows_who_has_not_finished(
     wait_until(lambda: server._heard_s["host-b"] > heard_s, "a node with no news gives a sign")
     assert link.finish(60)
     assert server.unfinished_nodes() == {}
+
+
+@contextmanager
+def answering(status: int, body: bytes) -> Iterator[HeadAddress]:
+    """A server on this machine that is no head and answers everything so."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *arguments: object) -> None:
+            """Prints nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as foreign:
+        foreign.daemon_threads = True
+        Thread(target=foreign.serve_forever, daemon=True).start()
+        yield replace(ADDRESS, port=foreign.server_address[1])
+        foreign.shutdown()
+
+
+@pytest.mark.parametrize("status", [200, 404, 409])
+@pytest.mark.parametrize("body", [b"[]", b'"not found"', b"null", b"{}", b"<html>"])
+def test_a_server_that_is_no_head_is_not_taken_for_one(status: int, body: bytes):
+    with answering(status, body) as address, closing(HeadClient(address)) as client:
+        assert not client.answers()
+
+
+def test_a_head_is_known_by_its_clock(server: HeadServer):
+    with closing(HeadClient(server.address)) as client:
+        assert client.answers()
+    with closing(HeadClient(replace(server.address, run_id="another"))) as client:
+        assert not client.answers()
+
+
+def test_a_server_that_begins_no_encryption_is_not_waited_for(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(node_link, "PROBE_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(node_link, "REQUEST_TIMEOUT_S", 3600.0)
+    found: list[bool] = []
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = replace(ADDRESS, port=silent.getsockname()[1], certificate="0" * 64)
+        with closing(HeadClient(address)) as client:
+            Thread(target=lambda: found.append(client.answers()), daemon=True).start()
+            wait_until(lambda: bool(found), "the probe ends")
+    assert found == [False]
 
 
 def test_a_port_that_is_taken_is_said(head: Path, server: HeadServer):

@@ -120,10 +120,10 @@ class HeadClient:
     def answers(self) -> bool:
         """Returns whether the head of this run answers at the address, within a moment."""
         try:
-            self._ask("GET", "/v1/clock", timeout_s=PROBE_TIMEOUT_S)
+            _, answer = self._ask("GET", "/v1/clock", timeout_s=PROBE_TIMEOUT_S)
         except (HeadRefuses, BrokenLink):
             return False
-        return True
+        return isinstance(answer.get("unix_ns"), int)
 
     def greet(self, state: NodeState, is_shared: bool = False) -> Greeting:
         """Returns how the head knows this node, and the files that it has of it; those of a node
@@ -175,12 +175,15 @@ class HeadClient:
         """Returns the status and the answer; raises HeadRefuses, or BrokenLink."""
         try:
             if self._connection.sock is None:
+                self._connection.timeout = min(timeout_s, REQUEST_TIMEOUT_S)
                 self._connection.connect()
                 self._check_certificate()
             self._connection.sock.settimeout(timeout_s)
             self._connection.request(method, path, body, self._headers)
             response = self._connection.getresponse()
             answer = json.loads(response.read())
+            if not isinstance(answer, dict):
+                raise ValueError("the answer is not a JSON object, as the head's answers are")
         except (OSError, http.client.HTTPException, ValueError) as error:
             self._connection.close()
             raise BrokenLink(str(error)) from error
