@@ -23,6 +23,7 @@ from traceml.model.failure import AgentSaw, Doing
 from traceml.model.node import NodeState, NodeWay
 from traceml.store import folder as folders
 from traceml.store.failures import write_seen
+from traceml.store.logged import earlier_reports
 from traceml.store.node_folders import NODES, write_node
 from traceml.store.records import RunRecords
 from traceml.store.samples import SampleFile
@@ -343,6 +344,25 @@ def test_the_head_tells_a_stall_only_when_the_other_nodes_could_say_what_they_se
 def stage(pid: int, number: int) -> str:
     """What a process says of the pipeline stage that it holds."""
     return f'{{"kind":"place","pid":{pid},"dimensions":[],"stages":[{number}]}}'
+
+
+@pytest.mark.parametrize("gap", ["", " "], ids=["as written", "thinned"])
+def test_an_agent_that_was_started_again_reads_what_is_rare_alone(tmp_path: Path, gap: str) -> None:
+    rare = [
+        {"number": 1, "kind": "params", "values": {"lr": 0.1}},
+        {"kind": "settings", "pid": 7},
+        {"number": 3, "kind": "place", "pid": 7},
+        {"number": 4, "kind": "failure", "error": "ValueError"},
+    ]
+    frequent = [
+        {"number": 5, "kind": "metrics", "values": {"place": 0.5}},
+        {"number": 6, "kind": "folded", "values": {"params": [1, 0.5]}},
+        {"number": 7, "kind": "directions", "values": {"failure": "max"}},
+        {"number": 8, "kind": "artifact", "path": "settings"},
+    ]
+    lines = [json.dumps(each, separators=(f",{gap}", f":{gap}")) for each in (*rare, *frequent)]
+    (tmp_path / "rank-0-1.messages").write_text("\n".join(lines))
+    assert [json.loads(text) for text in earlier_reports(tmp_path)] == rare
 
 
 @pytest.mark.usefixtures("tireless")

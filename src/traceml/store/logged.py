@@ -60,9 +60,9 @@ MESSAGE_FILES = "rank-*.messages"
 RARE_KINDS = ("params", "settings", "place", "failure")
 """The kinds of messages that a process writes once, or a few times: whoever begins to follow it
 later reads them from its file."""
-_RARE_KINDS_QUOTED = tuple(f'"{kind}"'.encode() for kind in RARE_KINDS)
-_KIND_WITHIN_BYTES = 64
-"""Of a line: its number and its kind come first."""
+_KIND = re.compile(rb'\{(?:"number": ?\d+, ?)?"kind": ?"(\w+)"')
+"""Of a line: its number, where it has one, and its kind come first. A file that was thinned has
+spaces between them."""
 _MERGED = ("folded", "params", "directions", "lost", "metrics")
 """The kinds of lines that thinning merges or halves; it keeps all others."""
 
@@ -508,9 +508,15 @@ def earlier_reports(folder: Path) -> list[bytes]:
 
 
 def is_rare(text: bytes) -> bool:
-    """Returns whether a line of a file of messages is of one of `RARE_KINDS`, as far as its
-    beginning tells."""
-    return any(kind in text[:_KIND_WITHIN_BYTES] for kind in _RARE_KINDS_QUOTED)
+    """Returns whether a line of a file of messages is of one of `RARE_KINDS`."""
+    return kind_of(text) in RARE_KINDS
+
+
+def kind_of(text: bytes) -> str | None:
+    """Returns the kind of an encoded message, which is not decoded for it; `None` where it does not
+    begin as messages do."""
+    found = _KIND.match(text)
+    return found[1].decode() if found else None
 
 
 def _lines(path: Path) -> list[bytes]:

@@ -199,19 +199,19 @@ class RecentSteps:
     def add_messages(self, messages: Sequence[bytes]) -> None:
         """Adds what ranks report: exceptions, losses, parameters, settings and places."""
         for message in messages:
-            kind = message[:40]
-            if b'"metrics"' in kind:
+            kind = logged.kind_of(message)
+            if kind == "metrics":
                 self._keep_unread(message)
-            elif b'"params"' in kind:
+            elif kind == "params":
                 for said in logged.decode(message):
                     self._params.add_message(said)
-            elif b'"settings"' in kind:
+            elif kind == "settings":
                 for said in logged.decode(message):
                     self._settings[said.get("pid", 0)] = logged.settings([said])
-            elif b'"place"' in kind:
+            elif kind == "place":
                 for said in logged.decode(message):
                     self._places[said.get("pid", 0)] = logged.parallel_place([said])
-            elif b'"failure"' in kind:
+            elif kind == "failure":
                 self._reports.append(message)
                 self._news_looks = NEWS_LOOKS
 
