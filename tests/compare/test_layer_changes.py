@@ -138,10 +138,34 @@ def test_new_gone_and_renamed_layers_are_told() -> None:
 def test_times_of_different_phases_are_not_compared() -> None:
     """Backward is not measured where torch compiles it, or where it goes through earlier steps."""
     both, forward = run_with(OWN_MS, backward_ms=OWN_MS), run_with(OWN_MS)
-    for pair, side, other in (((both, forward), "B", "A"), ((forward, both), "A", "B")):
+    for pair, side in (((both, forward), "B"), ((forward, both), "A")):
         found = layers_of(*pair)
         assert found.moved == () and found.time_ms.delta is None
-        assert f"Layers of {side} have no time in backward, those of {other} do" in found.notes[0]
+        assert f"Layers have no time in backward in {side}: their times are not" in found.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("without_a", "without_b", "places"),
+    [
+        (3, 1, "3 of 3 runs of A and 1 of 3 runs of B"),
+        (0, 1, "1 of 3 runs of B"),
+        (1, 1, "1 of 3 runs of A and 1 of 3 runs of B"),
+        (3, 0, "3 of 3 runs of A"),
+        (3, 3, None),
+        (0, 0, None),
+    ],
+    ids=["all of A, one of B", "one of B", "one of each", "all of A", "all", "none"],
+)
+def test_of_several_runs_no_two_with_different_phases_are_compared(
+    without_a: int, without_b: int, places: str | None
+) -> None:
+    both, forward = run_with(OWN_MS, backward_ms=OWN_MS), run_with(OWN_MS)
+    a, b = ([forward] * lack + [both] * (3 - lack) for lack in (without_a, without_b))
+    found = compare_groups(a, b, ("a", "b")).layers
+    assert found is not None and found.moved == ()
+    assert (found.time_ms.delta is None) == (places is not None)
+    words = f"Layers have no time in backward in {places}: their times are not compared."
+    assert found.notes == ((words,) if places else ())
 
 
 def test_times_of_different_clocks_are_not_compared() -> None:

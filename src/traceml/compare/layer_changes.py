@@ -24,6 +24,7 @@ from traceml.compare.record import (
 from traceml.compare.sides import Sides
 from traceml.compare.statistics import holm
 from traceml.compare.students_t import MeanError, reach, together, two_sided_p
+from traceml.store.layer_records import PHASES
 from traceml.summaries.layer_record import LayersSummary, LayerSummary
 
 MIN_SHARE = 0.005
@@ -99,26 +100,27 @@ def _why_not_timed(found: _Compared) -> str | None:
     clocks = {run.clock for run in (*found.a, *found.b) if run is not None and run.clock}
     if len(clocks) > 1:
         return "Layers were timed on different clocks (GPU and CPU): their times are not compared."
-    without = {name: _phases_without(runs) for name, runs in (("A", found.a), ("B", found.b))}
-    for side, other in (("A", "B"), ("B", "A")):
-        missing = without[side] - without[other]
-        if missing:
-            return (
-                f"Layers of {side} have no time in {' and '.join(sorted(missing))}, those of "
-                f"{other} do: their times are not compared."
+    sides = {
+        name: [run for run in runs if run is not None and run.layers]
+        for name, runs in (("A", found.a), ("B", found.b))
+    }
+    for phase in PHASES:
+        lacking = {
+            name: sum(not _is_measured(run, phase) for run in runs) for name, runs in sides.items()
+        }
+        if 0 < sum(lacking.values()) < sum(map(len, sides.values())):
+            places = " and ".join(
+                f"{count} of {len(sides[name])} runs of {name}" if len(sides[name]) > 1 else name
+                for name, count in lacking.items()
+                if count
             )
+            return f"Layers have no time in {phase} in {places}: their times are not compared."
     return None
 
 
-def _phases_without(runs: Runs) -> set[str]:
-    """Returns the phases that were not measured for any layer of a run."""
-    return {
-        phase
-        for run in runs
-        if run is not None and run.layers
-        for phase in ("forward", "backward")
-        if all(getattr(layer, f"{phase}_ms") is None for layer in run.layers.values())
-    }
+def _is_measured(run: LayersSummary, phase: str) -> bool:
+    """Returns whether a phase was measured for any layer of a run."""
+    return any(getattr(layer, f"{phase}_ms") is not None for layer in run.layers.values())
 
 
 def _notes(found: _Compared) -> Iterable[str]:
