@@ -5,10 +5,12 @@ from __future__ import annotations
 import functools
 import multiprocessing
 import os
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ import pytest
 
 from processes import wait_until
 from traceml.agent import processes
-from traceml.agent.processes import REREAD_EVERY, ProcessSampler, _is_worker
+from traceml.agent.processes import REREAD_EVERY, ProcessSampler, _is_worker, kill_run
 from traceml.model.sample import ProcessSample
 
 # One line in, one line out, so a test always knows what has already happened.
@@ -302,6 +304,45 @@ def fail_for(
 
     monkeypatch.setattr(psutil.Process, method, reading)
     return lambda: monkeypatch.setattr(psutil.Process, method, real)
+
+
+LAUNCHER = """
+import os, subprocess, sys, time
+wait = [sys.executable, "-c", "import time; time.sleep(3600)"]
+subprocess.Popen(wait)
+subprocess.Popen(wait, preexec_fn=os.setpgrp)
+time.sleep(3600)
+"""
+"""Has a child in its own group and one in another group of its session."""
+
+
+def test_a_run_is_killed_though_a_process_of_another_user_is_in_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    launcher = subprocess.Popen([sys.executable, "-c", LAUNCHER], start_new_session=True)
+    of_launcher = psutil.Process(launcher.pid)
+    children = wait_until(
+        lambda: found if len(found := of_launcher.children()) == 2 else None, "it has children"
+    )
+    children.sort(key=lambda each: os.getpgid(each.pid) != launcher.pid)
+    foreign, _ = children
+    fail_for(monkeypatch, "kill", foreign.pid, psutil.AccessDenied(foreign.pid))
+    try:
+        kill_run(launcher.pid)
+        assert launcher.wait(60) == -signal.SIGKILL
+        wait_until(lambda: not any(map(is_alive, children)), "its children have ended")
+    finally:
+        for pid in (launcher.pid, *(each.pid for each in children)):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        launcher.wait()
+
+
+def is_alive(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 @pytest.mark.parametrize("method", ["status", "cpu_times", "memory_info", "ppid"])

@@ -187,16 +187,18 @@ def kill_run(launcher: int) -> None:
     The launcher's agent, which leads a session of its own, stays: it gives the shared memory back.
     """
     training: list[psutil.Process] = []
-    with suppress(psutil.NoSuchProcess):
-        for child in psutil.Process(launcher).children():
-            with suppress(psutil.NoSuchProcess, ProcessLookupError):  # it ends just now
-                if os.getsid(child.pid) == os.getsid(launcher):
-                    training += [child, *child.children(recursive=True)]
-    for each in training:
+    try:
         with suppress(psutil.NoSuchProcess):
-            each.kill()
-    with suppress(ProcessLookupError):
-        os.killpg(launcher, signal.SIGKILL)
+            for child in psutil.Process(launcher).children():
+                with suppress(psutil.NoSuchProcess, ProcessLookupError):  # it ends just now
+                    if os.getsid(child.pid) == os.getsid(launcher):
+                        training += [child, *child.children(recursive=True)]
+        for each in training:
+            with suppress(psutil.NoSuchProcess, psutil.AccessDenied):  # or is another user's
+                each.kill()
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(launcher, signal.SIGKILL)
 
 
 class _ProcessTree:
