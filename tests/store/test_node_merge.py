@@ -17,6 +17,7 @@ from traceml.store import folder as folders
 from traceml.store.failures import write_seen
 from traceml.store.load import load_run
 from traceml.store.node_folders import read_node, write_node
+from traceml.store.node_merge import shift_message
 from traceml.store.records import RunRecords
 
 AHEAD_S = 300.0
@@ -47,6 +48,20 @@ def test_every_moment_of_another_nodes_stall_comes_to_the_heads_clock(tmp_path: 
     assert found.first_seen_unix_s == since + 30 - AHEAD_S
     assert found.collectives == (replace(stuck, since_unix_s=since + 1 - AHEAD_S),)
     assert found.stacks == ("nodes/host-b/stacks/rank-2-1000.txt",)
+
+
+def test_every_moment_of_a_message_comes_to_the_heads_clock() -> None:
+    said = {"kind": "failure", "pid": 7, "unix_s": 310.0, "unix_ns": 310_000_000_000, "step": 5}
+    ahead_ns = round(AHEAD_S * 1e9)
+    assert shift_message(said, 9, ahead_ns) == {
+        "kind": "failure",
+        "pid": 9,
+        "unix_s": 10.0,
+        "unix_ns": 10_000_000_000,
+        "step": 5,
+    }
+    assert said["unix_s"] == 310.0  # what was read stays
+    assert shift_message({"unix_s": 0.0}, 9, ahead_ns)["unix_s"] == 0.0  # not known
 
 
 def job_whose_head_is_lost(

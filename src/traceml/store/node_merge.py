@@ -287,17 +287,24 @@ def _shift_messages(messages: Iterable[dict[str, Any]], ahead_s: float) -> None:
     """The same for messages of the node's processes, in place."""
     ahead_ns = round(ahead_s * 1e9)
     for message in messages:
-        if isinstance(message.get("unix_ns"), int):
-            message["unix_ns"] -= ahead_ns
+        _shift_moments(message, ahead_ns)
 
 
 def shift_message(message: dict[str, Any], pid: int, ahead_ns: int) -> dict[str, Any]:
     """Returns a message of a process of another node under a number that no other node has, with
     its moments on the head's clock."""
     found = {**message, "pid": pid}
-    if isinstance(found.get("unix_s"), float):
-        found["unix_s"] -= ahead_ns / 1e9
+    _shift_moments(found, ahead_ns)
     return found
+
+
+def _shift_moments(message: dict[str, Any], ahead_ns: int) -> None:
+    """Brings the moments that a message names to the head's clock, in place; an exception whose
+    moment is not known has 0.0."""
+    if isinstance(message.get("unix_ns"), int):
+        message["unix_ns"] -= ahead_ns
+    if isinstance(message.get("unix_s"), float) and message["unix_s"]:
+        message["unix_s"] -= ahead_ns / 1e9
 
 
 def _earlier(unix_s: float | None, by_s: float) -> float | None:
