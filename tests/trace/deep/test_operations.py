@@ -1,5 +1,6 @@
 """Floating-point operations are those of a count by hand, by layer and in all."""
 
+import functools
 import re
 
 import pytest
@@ -20,6 +21,7 @@ from torch.utils.flop_counter import flop_registry, register_flop_formula
 
 from traceml.facts.layers import layer_profile
 from traceml.trace.deep.flop_formulas import flops_of, formula_of
+from traceml.trace.deep.operations import TRACED
 from traceml.trace.deep.operations_without_flops import has_no_flops
 
 STEPS = 24
@@ -431,6 +433,33 @@ def test_an_operation_on_tensors_without_numbers_is_none(profiled):
 
     profile, _ = profiled(nn.Sequential(AsksForShapes(4, 4)), torch.randn(BATCH, 4))
     assert profile.flops == trained(linear(BATCH, 4, 4), needs_input_gradient=False)
+
+
+def test_operations_are_counted_where_the_script_has_replaced_what_traces(profiled, monkeypatch):
+    name = "_create_function_from_trace"
+    own = functools.partial(getattr(torch._C, name))  # it has no __name__
+    monkeypatch.setattr(torch._C, name, own)
+    profile, records = profiled(nn.Linear(5, 2), torch.ones(BATCH, 5))
+    assert profile.flops == trained(linear(BATCH, 5, 2), needs_input_gradient=False)
+    assert records.why_uncounted is None
+    assert getattr(torch._C, name) is own
+
+
+def test_two_traces_in_the_step_are_the_reason_why_nothing_is_counted(profiled, monkeypatch):
+    """The second one calls our replacement too, because the script's own call keeps it."""
+    name, ones = "_create_function_from_trace", torch.ones(BATCH, 5)
+    monkeypatch.setattr(torch._C, name, getattr(torch._C, name))  # as it was, after the test
+    model = nn.Linear(5, 2)
+
+    def loss_of(outputs):
+        with pytest.MonkeyPatch.context() as script:
+            script.setattr(torch._C, name, functools.partial(getattr(torch._C, name)))
+            for _ in range(2):
+                torch.jit.trace(lambda inputs: inputs * 2, ones)
+        return outputs
+
+    profile, records = profiled(model, ones, loss_of)
+    assert profile.flops is None and records.why_uncounted == TRACED
 
 
 def test_what_nobody_can_count_is_not_counted_as_none(profiled):

@@ -69,7 +69,8 @@ class OperationCount(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def begin(self) -> None:
         """Count from here on."""
         self._marks.begin()
-        trace: Any = torch._C._create_function_from_trace
+        name = "_create_function_from_trace"
+        trace: Any = getattr(torch._C, name)  # the script's own, where it has replaced torch's
         make_room = self._session.guard(self._make_room_for_trace, failed=self._marks.fail)
 
         def create_function_from_trace(*arguments: Any, **options: Any) -> Any:
@@ -77,11 +78,11 @@ class OperationCount(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return trace(*arguments, **options)
 
         replace = self._session.replace
-        self._restores.append(replace(torch._C, trace.__name__, create_function_from_trace))
+        self._restores.append(replace(torch._C, name, create_function_from_trace))
 
     def _make_room_for_trace(self) -> None:
-        """`torch.jit.trace` begins."""
-        self._is_traced = self._marks.is_on
+        """`torch.jit.trace` begins; also once more, where the script has kept our replacement."""
+        self._is_traced = self._is_traced or self._marks.is_on
         self.end()
 
     def _enter(self) -> None:
