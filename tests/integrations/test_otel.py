@@ -264,6 +264,21 @@ def test_a_collector_that_was_down_gets_the_events_later_and_what_was_lost_is_to
     assert words.endswith("(it answered with status 400 Bad Request)")
 
 
+def test_the_reason_that_is_told_is_that_of_an_export_that_failed(collector, monkeypatch):
+    monkeypatch.setattr(otlp_export, "END_TIMEOUT_S", 60.0)
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "60")
+    monkeypatch.setenv("OTEL_LOGS_EXPORTER", "none")
+    collector.statuses += [400, 503]  # the SDK makes the second one's request again
+    told: list[str] = []
+    export = OtlpExport(NO_FOLDER, MANIFEST, told.append)
+    export.export_state(state())
+    wait_until(lambda: not collector.statuses, "one was refused and one put off")
+    export.finish(SUMMARY, 0)
+    (words,) = told
+    assert "did not take 1 of " in words
+    assert words.endswith("(it answered with status 400 Bad Request)")
+
+
 def test_why_a_collector_takes_nothing_is_told_without_what_is_secret(monkeypatch):
     with receiving() as gone:
         address = gone.url

@@ -94,8 +94,11 @@ class OtlpExport:
         self._is_over = False
         self._end_sent_s: float | None = None
         self._errors = ErrorLog()
+        self._latest_trouble = ""
+        """What is wrong with the export that is being made, in words for people: the SDK may make
+        its request again, and then it is taken."""
         self._trouble = ""
-        """Why the collector did not take the last export that failed, in words for people."""
+        """Why the collector did not take the last export that failed."""
         self._thread: threading.Thread | None = None
 
     def export_state(self, state: LiveState | None) -> None:
@@ -166,7 +169,8 @@ class OtlpExport:
         lost = self._dropped[LOGS] + len(self._events)
         if failed or lost or is_late:
             last = "; the last one did not end in time" if is_late else ""
-            why = f" ({self._trouble})" if self._trouble else ""
+            trouble = (is_late and self._latest_trouble) or self._trouble
+            why = f" ({trouble})" if trouble else ""
             hint = "" if self._exported else grpc_port_hint(os.environ, self._signals)
             self._tell(
                 f"the collector at {where} did not take {failed} of {failed + self._exported} "
@@ -197,7 +201,15 @@ class OtlpExport:
                     self._changed.wait_for(lambda: self._is_over, interval_s)
 
     def _note_trouble(self, words: str) -> None:
-        self._trouble = words
+        self._latest_trouble = words
+
+    def _has_sent(self, send: Callable[[], bool]) -> bool:
+        """Makes one export; returns whether it was taken, and keeps the reason where it was not."""
+        self._latest_trouble = ""
+        is_taken = send()
+        if not is_taken:
+            self._trouble = self._latest_trouble
+        return is_taken
 
     def _export(self, sender: _OtlpSender) -> bool:
         """Sends the current numbers and the events that wait; returns whether all was taken."""
@@ -206,12 +218,13 @@ class OtlpExport:
         assert latest is not None, "the thread begins with the first numbers"
         has_all = True
         if METRICS in self._signals:
-            is_taken = sender.send_metrics(self._values(*latest))
+            values = self._values(*latest)
+            is_taken = self._has_sent(lambda: sender.send_metrics(values))
             self._exported += is_taken
             self._dropped[METRICS] += not is_taken
             has_all = is_taken
         if events:
-            is_taken = sender.send_events(events)
+            is_taken = self._has_sent(lambda: sender.send_events(events))
             if is_taken:
                 with self._changed:
                     while self._events and self._events[0] in events:
