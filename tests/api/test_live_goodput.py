@@ -18,6 +18,7 @@ from traceml.api.watch import RunWatch
 from traceml.facts.attempts import find_attempts
 from traceml.facts.goodput import goodput_of
 from traceml.facts.stability import NOTHING_KNOWN
+from traceml.model.environment import ENDING
 from traceml.model.run_time import RunPart
 from traceml.store import folder as folders
 from traceml.store.failures import write_seen
@@ -89,7 +90,7 @@ def test_it_is_the_same_for_several_nodes(tmp_path: Path) -> None:
     run = work_between(make_run(ranks=4, steps=200), "evaluation", 300.0, every=20)
     folder = bring_to_head(*write_nodes(tmp_path, 2, ahead_s=300.0, run=run))
     for place in (folder, *(folder / "nodes").iterdir()):
-        (place / folders.ENDING).unlink()
+        (place / ENDING).unlink()
     goodput, _ = told(so_far(folder))
     loaded, _ = told(load_run(folder))
     assert goodput is not None and loaded is not None

@@ -21,7 +21,7 @@ from traceml.agent.close import recover, summarise
 from traceml.api.artifact_contents import located
 from traceml.api.find_runs import recover as recover_by_name
 from traceml.cli import main
-from traceml.model.environment import TROUBLE_MARK
+from traceml.model.environment import ENDING, TROUBLE_MARK
 from traceml.model.errors import UsageError
 from traceml.model.failure import AgentSaw, Death
 from traceml.model.node import NodeWay
@@ -312,7 +312,7 @@ def test_a_run_whose_end_nobody_saw_does_not_last_until_it_is_recovered(tmp_path
     )
     head, other = write_nodes(tmp_path, 2, run=replace(run, ranks=ranks, samples=()))
     for folder in (head, other):
-        (folder / folders.ENDING).unlink()
+        (folder / ENDING).unlink()
         for path in folder.iterdir():
             os.utime(path, (long_ago_s + 20, long_ago_s + 20))
     recover(head, [other])

@@ -13,6 +13,7 @@ from typing import Any
 
 from traceml.api.query_runs import RunReader
 from traceml.figures.run_columns import listed_params
+from traceml.model.environment import ENDING
 from traceml.model.errors import RunNotFound, UsageError
 from traceml.model.quantities import count, memory
 from traceml.model.run_values import RunValue
@@ -41,7 +42,7 @@ MAX_OUTPUT_BYTES = 64 << 20
 _STATES = {"finished": "FINISHED", "failed": "FAILED", "lost": "KILLED", "live": "RUNNING"}
 _SMALL_FILES = (
     folders.MANIFEST,
-    folders.ENDING,
+    ENDING,
     folders.SUMMARY,
     folders.TEXT,
     folders.TAGS,

@@ -8,6 +8,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from traceml.figures.page import RunState
+from traceml.model.environment import ENDING
 from traceml.model.errors import RunNotFound, TraceMLError
 from traceml.model.lineage import Command, Hardware, Lineage
 from traceml.model.run import Ending, Manifest
@@ -64,7 +65,7 @@ class RunFiles:
             self._read_final()
         if self._is_new(folders.MANIFEST) or self.is_foreign:
             self._read_manifest()
-        if self._is_new(folders.ENDING):
+        if self._is_new(ENDING):
             self.ending = folders.read_ending(self._folder)
         if self._is_new(LIVE_STATE):
             self._read_live()

@@ -74,6 +74,9 @@ SUMMARY_MARK = "summary-written"
 """The agent has written the summary of all steps, or left it to the head; what is left to do is to
 deliver it to trackers, webhooks and the like."""
 
+ENDING = "ending.json"
+"""The file of a run folder that an agent writes as soon as the run is over."""
+
 AGENT_LACKED_ROOM = 75
 """The agent's exit status where it wrote the summary, but the disk had no room for all steps."""
 

@@ -17,7 +17,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from traceml.model.environment import MARKS, WANTED_NAME_MARK
+from traceml.model.environment import ENDING, MARKS, WANTED_NAME_MARK
 from traceml.model.errors import RunNotFound, TraceMLError, UnreadableRecords, UsageError
 from traceml.model.launcher_place import read_boot_id
 from traceml.model.run import Ending, Manifest
@@ -25,7 +25,6 @@ from traceml.store.json_lines import UNDECODABLE, load_json
 from traceml.store.regular_files import read_regular, stat_regular
 
 MANIFEST = "run.json"
-ENDING = "ending.json"
 SUMMARY = "final_summary.json"
 TEXT = "final_summary.txt"
 AGENT_LOG = "agent.log"

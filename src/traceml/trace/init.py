@@ -20,6 +20,7 @@ from traceml.model.environment import (
     CLOSING_MARK,
     DEEP,
     DISABLED,
+    ENDING,
     ESSENTIAL,
     HEAD,
     KINETO,
@@ -58,8 +59,6 @@ for the last records of other machines."""
 OTHER_RANKS_S = 15.0
 """How long it may wait before that for the other ranks of this machine, which share the agent. It
 goes on following those that end later, such as rank 0 while it evaluates the trained model."""
-_ENDING = "ending.json"
-"""The file of a run folder that an agent writes as soon as the run is over."""
 
 _POLL_S = 0.05
 
@@ -211,7 +210,7 @@ def _start_or_find(
         _say("the run cannot be recorded: the rank that was first started no agent")
         return False
     _attach(found, max_steps)
-    if place_in_environment()[2] == 0:
+    if place_in_environment().local_rank == 0:
         maker = found.get("maker")
         _register(functools.partial(_close_for, maker, found["folder"], os.getpid(), meeting))
     return True
@@ -475,7 +474,7 @@ def _have_others_ended(is_agent_alive: Callable[[], bool], folder: str) -> bool:
     """Wait until the agent closes the run, because the other ranks of this machine have ended too;
     returns whether it does so in time."""
     until_s = time.monotonic() + OTHER_RANKS_S
-    while is_agent_alive() and not (Path(folder) / _ENDING).exists():
+    while is_agent_alive() and not (Path(folder) / ENDING).exists():
         if time.monotonic() > until_s:
             return False
         time.sleep(_POLL_S)
