@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from traceml.compare.layer_changes import own_time_ms
 from traceml.model.layer_names import (
     COMPILED_INSIDE,
     COMPILED_PARTLY,
@@ -344,8 +345,8 @@ def _outliers(of_group: Mapping[str, LayerSummary], total_ms: float) -> list[str
 
 
 def _own_ms(layer: LayerSummary) -> float:
-    """Returns the time of a layer itself in both passes, with what is computed again."""
-    return sum(filter(None, (layer.forward_ms, layer.backward_ms, layer.recompute_ms)))
+    """Returns a layer's own time for orders and shares, where one that was not measured is 0."""
+    return own_time_ms(layer) or 0.0
 
 
 def _sum_of_known(values: Iterable[float | None]) -> float | None:
