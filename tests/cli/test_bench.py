@@ -162,7 +162,7 @@ def test_a_run_without_a_summary_shows_what_was_printed(repository: Path):
     gone = "sh -c 'rm -r logs/*; echo I took the logs away'"
     done = run_traceml(["bench", "--a", gone, "--b", "true"], repository)
     assert done.status == 2
-    assert "A was run and left no summary in" in done.stderr
+    assert "A ended without an error, but there is no final_summary.json in" in done.stderr
     assert "  | I took the logs away" in done.stderr
 
 

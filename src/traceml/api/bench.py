@@ -277,8 +277,9 @@ def _end_of(output: IO[bytes]) -> str:
 
 def _without_summary(side: str, folder: Path, shown: str) -> RunFailed:
     return RunFailed(
-        f"{side.upper()} was run and left no summary in {folder}, so there is no verdict; expected "
-        f"room for it there. It ended with:{shown}"
+        f"{side.upper()} ended without an error, but there is no {SUMMARY} in {folder}, so there "
+        "is no verdict; check that the disk is not full and that the command does not remove the "
+        f"folder. It printed at its end:{shown}"
     )
 
 

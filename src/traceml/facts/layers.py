@@ -225,6 +225,7 @@ def layer_profile(
     has_gpu = all("gpu_forward" in each.times_ns for each in timed)
     clock = "gpu" if has_gpu else "host"
     names = _all_names(timed)
+    # Slow layers are judged by each burst's shortest time, which an interruption does not lengthen.
     placed = place_layers(timed, names)
     steady = place_layers(list(map(without_interrupted, timed)), names)
     own = {phase: own_s_by_rank(steady, f"{clock}_{phase}") for phase in TIMES}

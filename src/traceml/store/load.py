@@ -249,8 +249,9 @@ def _node_state(folder: Path) -> NodeState:
 
 
 def _expected_machines(nodes: Sequence[NodeRecords], processes: Sequence[RankRecords]) -> int:
-    """Returns on how many machines the job ran, of a restarted one at most: those that have ranks
-    here, and as many as the ranks need that are not. Machines need not have equally many ranks."""
+    """Returns on how many machines the job ran: those whose ranks are here, and as few more as can
+    hold the missing ranks; machines need not have equally many. Of a job that was restarted with
+    other numbers of ranks, the largest result."""
     expected = 0
     for world in {process.rank.world_size for process in processes}:
         ranks = [each.rank for each in processes if each.rank.world_size == world]

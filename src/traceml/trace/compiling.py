@@ -15,8 +15,8 @@ _frames: Any = torch._C._dynamo.eval_frame
 
 
 def is_traced() -> bool:
-    """Whether `torch.jit.trace` records what runs: it also records how anybody asks a tensor for
-    its size, and what it makes of that may fail when it is called."""
+    """Whether `torch.jit.trace` is recording in this thread. It records our operations as well,
+    such as asking a tensor for its size, and the traced model may then fail when it is called."""
     return torch._C._get_tracing_state() is not None
 
 

@@ -168,7 +168,8 @@ class Models:
 
     def is_known_which_trains(self) -> bool:
         """Whether it is known which of several models trains: not between the end of one's
-        optimizer and the first step of the next one's."""
+        optimizer and the first step of the next one's. With two models whose optimizers are never
+        seen it is not known in the whole run, and no gradient norms are measured."""
         return len(self.living()) < 2 or bool(self.optimizers())
 
     def timed_calls(self) -> list[tuple[type, str]]:

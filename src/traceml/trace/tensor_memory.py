@@ -58,8 +58,8 @@ def _parts_of_sparse(tensor: Any) -> Sequence[torch.Tensor] | None:
 
 
 def gradient_of(parameter: Any) -> Any:
-    """The gradient of a parameter; `None` for one that a script has computed, as in a model that
-    learns to learn: torch warns where such a one is asked for it."""
+    """The gradient of a parameter; `None` for a non-leaf tensor in its place, as in meta-learning:
+    torch warns when such a tensor is asked for its gradient."""
     is_asked = parameter.is_leaf or parameter.retains_grad
     return parameter.grad if is_asked else None
 
@@ -101,7 +101,7 @@ class KeptMemory:
         self._counted: dict[int, int] = {}
 
     def add(self, tensor: Any) -> int:
-        """How many bytes more are kept with this tensor than without.
+        """Adds a tensor; returns by how many bytes the memory that is kept grows.
 
         Views of the same memory, such as the three parts of one projection, are added up; together
         they keep no more than all of it. A memory that somebody has freed, as FSDP does with what

@@ -489,7 +489,7 @@ class FailsWithoutSaving(nn.Module):
 
 
 @pytest.mark.parametrize("is_deep", [True, False])
-def test_a_function_that_saves_nothing_and_fails_is_not_laid_to_the_layer_before_it(
+def test_a_function_that_saves_nothing_and_fails_is_not_attributed_to_the_layer_before_it(
     traced, is_deep
 ):
     if is_deep:

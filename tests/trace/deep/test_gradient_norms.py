@@ -70,8 +70,8 @@ def test_with_accumulation_it_is_measured_after_the_last_pass_only(deep, afforda
     assert len(asked) < 3 * 30  # also by bursts; not after every pass
 
 
-def test_a_parameter_that_the_script_has_computed_is_not_asked_for_its_gradient(deep, recwarn):
-    """As in a model that learns to learn: torch warns where it is."""
+def test_a_tensor_in_a_parameters_place_is_not_asked_for_its_gradient(deep, recwarn):
+    """As in meta-learning: torch warns where a non-leaf tensor is."""
     model = Parts(one=nn.Linear(4, 4), last=nn.Linear(4, 4))
     torch.manual_seed(0)
     optimizer = torch.optim.SGD(model.parameters(), 0.01)
