@@ -24,7 +24,7 @@ from traceml.compare.record import (
 from traceml.compare.sides import Sides
 from traceml.compare.statistics import holm
 from traceml.compare.students_t import MeanError, reach, together, two_sided_p
-from traceml.store.layer_records import PHASES
+from traceml.model.layer_names import PHASES
 from traceml.summaries.layer_record import LayersSummary, LayerSummary
 
 MIN_SHARE = 0.005

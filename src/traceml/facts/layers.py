@@ -43,10 +43,11 @@ from traceml.facts.slow_layers import (
 )
 from traceml.facts.times import StepTimes
 from traceml.model.environment import DEEP
+from traceml.model.layer_names import PHASES
 from traceml.model.phase import Phase
 from traceml.model.quantities import count
 from traceml.model.settings import NOT_RECORDED, Settings
-from traceml.store.layer_records import COMMUNICATION, PHASES, TIMES, LayerRecords
+from traceml.store.layer_records import COMMUNICATION, TIMES, LayerRecords
 from traceml.store.records import RankRecords, RunRecords
 
 SHARDED = ("FSDP", "FSDP2", "DeepSpeed")

@@ -7,6 +7,8 @@ import re
 from collections import Counter
 from collections.abc import Collection, Container
 
+PHASES = ("forward", "backward")
+"""Those of a layer that are timed as a whole too; what is computed again lies in backward."""
 COUNTED = tuple(
     f"{phase}_{what}"
     for what in ("flops", "bytes")

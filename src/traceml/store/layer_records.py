@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from traceml.model.environment import LAYERS
-from traceml.model.layer_names import COUNTED
+from traceml.model.layer_names import COUNTED, PHASES
 from traceml.model.packed_times import MAX_CODE, STEPS_PER_E, unpack_codes
 from traceml.store.json_lines import decode_lines
 from traceml.store.layer_sets import LayerSet, note_on_end, note_on_others
@@ -21,8 +21,6 @@ from traceml.store.regular_files import open_regular
 
 CLOCKS = ("host", "gpu")
 TIMES = ("forward", "recompute", "backward")
-PHASES = ("forward", "backward")
-"""Those that are timed as a whole too; what is computed again lies in backward."""
 COMMUNICATION = "communication"
 """Waiting for other ranks, which is in none of these times."""
 HELD = ("parameters", "buffers", "gradients", "optimizer", "saved", "peak", "reached")
