@@ -135,6 +135,7 @@ def test_scripts_of_one_name_in_different_folders_are_different_series(
     assert {run["run"] for run in found["runs"]} == {"one-1", "one-3"}
 
 
+@pytest.mark.slow
 def test_one_script_in_several_places_is_one_series(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd
 ):

@@ -74,6 +74,7 @@ def assert_whole(found, batches=1):
     assert {tuple(sorted(set(row[parts]))) for row in found.calls} == {(batches, 3 * batches)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_judge_first", [True, False], ids=["judge first", "makers first"])
 @pytest.mark.parametrize("batches", BATCHES.values(), ids=BATCHES.keys())
 def test_each_look_holds_a_whole_step(deep, batches, is_judge_first):
@@ -83,6 +84,7 @@ def test_each_look_holds_a_whole_step(deep, batches, is_judge_first):
     assert_whole(deep())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batches", BATCHES.values(), ids=BATCHES.keys())
 def test_so_it_does_where_the_script_bounds_its_steps(deep, batches):
     gan = Gan()
