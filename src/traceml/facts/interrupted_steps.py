@@ -43,14 +43,17 @@ def without_interrupted(records: LayerRecords) -> LayerRecords:
     )
 
 
-def interrupted_note(timed: Sequence[LayerRecords]) -> tuple[str, ...]:
-    """Returns a sentence about the steps that are left out; nothing where none is."""
-    left_out = sum(int(_interrupted(each).sum()) for each in timed)
-    if not left_out:
+def interrupted_note(
+    timed: Sequence[LayerRecords], steady: Sequence[LayerRecords]
+) -> tuple[str, ...]:
+    """Returns a sentence about the timed steps that are left out of the steady ones; nothing where
+    none is."""
+    looked_at, kept = (sum(len(each.steps) for each in records) for records in (timed, steady))
+    if kept == looked_at:
         return ()
-    looked_at = count(sum(len(each.steps) for each in timed), "step")
     return (
-        f"Left out of the layers' times: {left_out} of {looked_at} looked at, which took over "
+        f"Left out of the layers' times: {looked_at - kept} of {count(looked_at, 'step')} looked "
+        "at, which took over "
         f"{INTERRUPTED:.0f} times as long as the others, as when other programs take the cores.",
     )
 

@@ -228,7 +228,8 @@ def layer_profile(
     names = _all_names(timed)
     # Slow layers are judged by each burst's shortest time, which an interruption does not lengthen.
     placed = place_layers(timed, names)
-    steady = place_layers(list(map(without_interrupted, timed)), names)
+    steady = [replace(each, records=without_interrupted(each.records)) for each in placed]
+    of_steady = [each.records for each in steady]
     own = {phase: own_s_by_rank(steady, f"{clock}_{phase}") for phase in TIMES}
     layers = layer_means(steady, names, own, ranks, clock)
     # A process that is no rank, such as one of an earlier attempt, is no peer of one.
@@ -241,7 +242,7 @@ def layer_profile(
     ratio = _slowed_by_looking(timed)
     if ratio is not None and ratio > MAX_SLOWED_BY_LOOKING:
         notes = (*notes, _SLOWED_BY_LOOKING[clock].format(ratio=ratio))
-    notes = (*notes, *interrupted_note(timed))
+    notes = (*notes, *interrupted_note(timed, of_steady))
     kernels, slowed_kernels = slow_kernels([each.records for each in of_ranks], ranks)
     flops, fastest = step_flops(timed, ONCE), None
     if has_gpu or not device:  # else the host times what another device computes
@@ -252,10 +253,10 @@ def layer_profile(
         notes = (*notes, *wrong, *((no_peak_note(device or "", settings),) if is_missing else ()))
     return LayerProfile(
         clock="gpu" if has_gpu else "cpu",
-        steps=min(_steps_seen(each.records) for each in steady),
+        steps=min(map(_steps_seen, of_steady)),
         slowed_by_looking=ratio,
         layers=layers,
-        rest_s=_rest([each.records for each in steady], clock),
+        rest_s=_rest(of_steady, clock),
         activity=gpu_activity(timed),
         flops=flops,
         recompute_flops=step_flops(timed, ("recompute",)),
