@@ -7,10 +7,12 @@ no worker is left with one at the end while the others have nothing to do.
 
 from __future__ import annotations
 
+import errno
 import os
 import platform
 import resource
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -102,6 +104,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return item.path not in slow_files, next(slowest, len(SLOWEST_FILES))
 
     items.sort(key=turn)
+
+
+@pytest.fixture
+def forbid_entry(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None]:
+    """Have nobody look into a folder, as into one of another user: root may look into all."""
+
+    def forbid(folder: Path) -> None:
+        stat = Path.stat
+
+        def refused(path: Path, **how: Any) -> os.stat_result:
+            if folder in path.parents:
+                raise PermissionError(errno.EACCES, "Permission denied", str(path))
+            return stat(path, **how)
+
+        monkeypatch.setattr(Path, "stat", refused)
+
+    return forbid
 
 
 @pytest.hookimpl(tryfirst=True)

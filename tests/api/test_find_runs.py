@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import errno
 import json
-import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -56,19 +54,12 @@ def test_the_runs_are_found_each_once(logs: Path, words: list[str], expected: li
 
 
 def test_a_run_of_somebody_else_is_left_out_of_a_pattern(
-    logs: Path, monkeypatch: pytest.MonkeyPatch
+    logs: Path, forbid_entry: Callable[[Path], None]
 ) -> None:
     """Its folder is for its owner alone."""
     theirs = logs / "base-theirs"
     theirs.mkdir()
-    stat = Path.stat
-
-    def refused(path: Path, **how: Any) -> os.stat_result:
-        if theirs in path.parents:
-            raise PermissionError(errno.EACCES, "Permission denied", str(path))
-        return stat(path, **how)
-
-    monkeypatch.setattr(Path, "stat", refused)
+    forbid_entry(theirs)
     assert [path.parent.name for path in choose_summaries(["base-*"], logs)] == ["base-1", "base-2"]
 
 

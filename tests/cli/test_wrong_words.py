@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
-from typing import Any
 
 import pytest
 
@@ -248,18 +246,16 @@ def test_only_what_is_near_is_named(word: str, known: list[str], found: str | No
     ids=" ".join,
 )
 def test_a_path_that_may_not_be_entered_is_one_line(
-    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd
+    words: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    forbid_entry: Callable[[Path], None],
+    capfd,
 ):
     """Before Python 3.14, asking whether there is something raises."""
     outer = tmp_path / "outer"
     closed = outer / "closed"
     closed.mkdir(parents=True)
-    look = Path.stat
-
-    def refused(path: Path, **how: Any) -> os.stat_result:
-        if outer in path.parents:
-            raise PermissionError(errno.EACCES, "Permission denied", str(path))
-        return look(path, **how)
 
     def asks(is_so: Callable[[int], bool]) -> Callable[[Path], bool]:
         def ask(path: Path) -> bool:
@@ -271,7 +267,7 @@ def test_a_path_that_may_not_be_entered_is_one_line(
         return ask
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(Path, "stat", refused)
+    forbid_entry(outer)
     monkeypatch.setattr(Path, "exists", asks(lambda mode: True))
     monkeypatch.setattr(Path, "is_dir", asks(S_ISDIR))
     monkeypatch.setattr(Path, "is_file", asks(S_ISREG))

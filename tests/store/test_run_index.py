@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -168,19 +169,14 @@ def _refusing_fifos() -> Reader:
     return Refusing()
 
 
-def test_the_index_of_another_user_hides_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_index_of_another_user_hides_no_run(
+    tmp_path: Path, forbid_entry: Callable[[Path], None]
+):
     """In a logs folder that several people write to, each one's index is for that one alone."""
     write_runs(tmp_path, 2)
     others = tmp_path / ".traceml-index-99999"
     others.mkdir()
-    stat = Path.stat
-
-    def refused(path: Path, **how: Any) -> os.stat_result:
-        if others in path.parents:
-            raise PermissionError(errno.EACCES, "Permission denied", str(path))
-        return stat(path, **how)
-
-    monkeypatch.setattr(Path, "stat", refused)
+    forbid_entry(others)
     table = open_index(tmp_path).refresh()
     assert len(contents(table)) == 2 and not table.notes
 

@@ -100,6 +100,19 @@ def no_trace_of_compiling():
     forget_what_was_compiled()
 
 
+@pytest.fixture
+def one_of_several_ranks():
+    """A mesh of four ranks, of which this process is the first; the others are pretended."""
+    import torch.distributed as dist  # few tests need it
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    ranks = 4
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=ranks)
+    yield init_device_mesh("cpu", (ranks,))
+    dist.destroy_process_group()
+
+
 def forget_what_was_compiled():
     dynamo = sys.modules.get("torch._dynamo")  # importing it takes a second, and few tests need it
     if dynamo is not None and dynamo.utils.counters:

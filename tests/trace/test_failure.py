@@ -6,11 +6,8 @@ import weakref
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
-from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import traceml
 from traceml.model.failure import amounts_in, is_consequence, is_out_of_memory
@@ -362,16 +359,6 @@ def test_what_a_lazy_layer_has_not_made_yet_is_not_counted():
     assert footprint([model], []).parameter_bytes == 4 * (16 + 4)
 
 
-RANKS = 4
-
-
-@pytest.fixture
-def one_of_several_ranks():
-    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=RANKS)
-    yield init_device_mesh("cpu", (RANKS,))
-    dist.destroy_process_group()
-
-
 def test_of_what_is_spread_over_ranks_this_rank_s_part_is_counted(one_of_several_ranks):
     model = nn.Sequential(nn.Linear(8, 16, bias=False))
     model = parallelize_module(model, one_of_several_ranks, {"0": ColwiseParallel()})
@@ -379,7 +366,7 @@ def test_of_what_is_spread_over_ranks_this_rank_s_part_is_counted(one_of_several
     model(torch.ones(2, 8)).sum().backward()
     optimizer.step()
     found = footprint([model], [optimizer])
-    wanted = 8 * 16 * 4 // RANKS
+    wanted = 8 * 16 * 4 // one_of_several_ranks.size()
     assert (found.parameter_bytes, found.gradient_bytes, found.optimizer_bytes) == (wanted,) * 3
 
 

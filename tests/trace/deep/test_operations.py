@@ -5,16 +5,13 @@ import re
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     RowwiseParallel,
     parallelize_module,
 )
 from torch.nn.functional import scaled_dot_product_attention
-from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import flop_registry, register_flop_formula
@@ -179,16 +176,6 @@ def test_what_is_computed_again_is_counted_apart(profiled, is_checkpointed):
     assert records.counted["recompute_bytes"][place] == again_bytes
 
 
-RANKS = 4
-
-
-@pytest.fixture
-def one_of_several_ranks():
-    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=RANKS)
-    yield init_device_mesh("cpu", (RANKS,))
-    dist.destroy_process_group()
-
-
 def test_of_a_layer_that_is_spread_over_ranks_this_rank_s_part_is_counted(
     profiled, one_of_several_ranks
 ):
@@ -197,7 +184,7 @@ def test_of_a_layer_that_is_spread_over_ranks_this_rank_s_part_is_counted(
     profile, records = profiled(
         parallelize_module(model, one_of_several_ranks, plan), torch.randn(BATCH, 8)
     )
-    inner = 16 // RANKS
+    inner = 16 // one_of_several_ranks.size()
     wanted = {
         "": 0,
         "0": trained(linear(BATCH, 8, inner), needs_input_gradient=False),
@@ -218,7 +205,7 @@ def test_shapes_that_are_met_for_the_first_time_are_counted_once(profiled, one_o
         parallelize_module(model, one_of_several_ranks, plan),
         lambda step: torch.randn(BATCH + step, 8),
     )
-    batches = [linear(BATCH + step, 8, 16 // RANKS) for step in range(STEPS)]
+    batches = [linear(BATCH + step, 8, 16 // one_of_several_ranks.size()) for step in range(STEPS)]
     assert profile.flops in [trained(each, needs_input_gradient=False) for each in batches]
 
 
