@@ -144,6 +144,29 @@ def test_layers_cover_the_phases_of_a_transformer(traced, tmp_path):
         assert np.median(in_layers / (in_layers + rest)) > 0.95, (in_layers, rest)
 
 
+def test_small_layers_take_no_longer_because_they_are_looked_at(traced, tmp_path, monkeypatch):
+    """The GPU waits for the host all the time, and for our hooks in steps that are looked at."""
+    monkeypatch.setattr(bursts, "LAYERS_SHARE", 0.2)
+    model = nn.Sequential(*(nn.Linear(64, 64) for _ in range(150))).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), 1e-4)
+    current.current().begin_deep_profile()
+    for _ in range(FIRST_BURST + 300):
+        model(torch.randn(16, 64, device="cuda")).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    rows = traced()
+    (found,) = read_layers(tmp_path)
+    assert len(found.steps) >= 8, found.notes
+    looked_at = [step - 1 for step in found.steps]
+    for phase in ("forward", "backward"):
+        took = np.array(rows[f"{phase}_ns"], float)  # the host's clock times every step
+        usual, slowed = np.median(np.delete(took, looked_at)), np.median(took[looked_at])
+        rest = found.outside_ns[f"gpu_{phase}"]
+        seen = np.median(found.times_ns[f"gpu_{phase}"].sum(axis=1) + rest)
+        assert slowed > 1.5 * usual, "the layers are too large for what is tested here"
+        assert seen < usual + (slowed - usual) / 3, (phase, seen, usual, slowed)
+
+
 def transformer_step(model, optimizer, width=1024):
     loss = model(torch.randn(8, 512, width, device="cuda")).square().mean()
     optimizer.zero_grad()

@@ -62,18 +62,10 @@ MAX_SLOWED_BY_LOOKING = 1.2
 """From here on looking at a step changes it so much that a reader has to know."""
 MIN_RATIOS = 4
 """With fewer steps looked at, it is not known how much looking slows them down."""
-_SLOWED_BY_LOOKING = {
-    "gpu": (
-        "Steps that are looked at layer by layer take {ratio:.1f} times as long as others. "
-        "TraceML's hooks count for no layer, but a GPU with small kernels waits for them, and the "
-        "time of a layer includes this wait."
-    ),
-    "host": (
-        "Steps that are looked at layer by layer take {ratio:.1f} times as long as others. "
-        "TraceML's hooks count for no layer."
-    ),
-}
-"""By the clock on which layers are timed."""
+_SLOWED_BY_LOOKING = (
+    "Steps that are looked at layer by layer take {ratio:.1f} times as long as others. "
+    "TraceML's hooks count for no layer."
+)
 _NORMS_OF_PARTS = (
     "Gradient norms are those of a rank's own part of the parameters, which are spread over ranks "
     "({how}): the norms of whole layers are larger. Where they grow, or are not finite, the "
@@ -241,7 +233,7 @@ def layer_profile(
         notes = (*notes, _NOT_COMPARED.format(how=how))
     ratio = _slowed_by_looking(timed)
     if ratio is not None and ratio > MAX_SLOWED_BY_LOOKING:
-        notes = (*notes, _SLOWED_BY_LOOKING[clock].format(ratio=ratio))
+        notes = (*notes, _SLOWED_BY_LOOKING.format(ratio=ratio))
     notes = (*notes, *interrupted_note(timed, of_steady))
     kernels, slowed_kernels = slow_kernels([each.records for each in of_ranks], ranks)
     flops, fastest = step_flops(timed, ONCE), None

@@ -20,6 +20,7 @@ from traceml.trace.deep.layer_times import (
     OUTSIDE,
     LayerMark,
     UnseenTime,
+    gpu_durations,
     host_durations,
     own_times,
 )
@@ -57,6 +58,68 @@ def test_what_torch_takes_for_a_hook_is_taken_from_the_caller_and_from_the_layer
 def test_no_time_becomes_negative():
     durations = host_durations(CALL, UnseenTime(outside=1000, inside=1000))
     assert durations == [0, 0, 0, 0, 0]
+
+
+class Passed:
+    """A CUDA event, and when the GPU passed it."""
+
+    def __init__(self, ns):
+        self.ns = ns
+
+    def elapsed_time(self, later):
+        return (later.ns - self.ns) * 1e-6
+
+
+class Queue:
+    """A GPU that works off what the host launches, in order, and the host's clock."""
+
+    def __init__(self):
+        self.now = self.is_free_at = 0
+
+    def event(self):
+        return Passed(max(self.now, self.is_free_at))
+
+    def mark(self, kind, place):
+        """A hook of ours; its first event is recorded after a while."""
+        began, self.now = self.now, self.now + 10
+        first, first_ns = self.event(), self.now
+        self.now += 50
+        return LayerMark(kind, place, self.now, self.event(), began, first, first_ns)
+
+    def work(self, host, kernel):
+        """The host takes so long until it launches a kernel of that length."""
+        self.now += host
+        self.is_free_at = max(self.now, self.is_free_at) + kernel
+
+
+def marks_of_layers(count, host, kernel):
+    """A model that calls so many layers one after the other, each with the same work."""
+    queue = Queue()
+    marks = [queue.mark(BEGIN_PHASE, FORWARD)]
+    for place in range(count):
+        marks.append(queue.mark(ENTER, place))
+        queue.work(host, kernel)
+        marks.append(queue.mark(LEAVE, place))
+    return [*marks, queue.mark(END_PHASE, FORWARD)]
+
+
+def test_a_gpu_that_waits_for_the_host_does_not_wait_for_our_hooks():
+    marks = marks_of_layers(4, host=30, kernel=4)
+    times = own_times(marks, gpu_durations(marks, NOTHING_UNSEEN)).forward
+    assert times == {OUTSIDE: 0, **dict.fromkeys(range(4), 30)}
+    assert marks[-1].event.ns - marks[0].event.ns > 4 * (30 + 2 * 60)
+
+
+def test_where_the_gpu_is_behind_a_layer_takes_as_long_as_its_kernels():
+    marks = marks_of_layers(4, host=30, kernel=500)
+    times = own_times(marks, gpu_durations(marks, UnseenTime(outside=8, inside=6))).forward
+    assert times == {OUTSIDE: 0, 0: 30 + 500 - 3, 1: 500, 2: 500, 3: 500}
+
+
+def test_what_torch_takes_for_a_hook_is_left_out_where_the_gpu_waits_for_it():
+    marks = marks_of_layers(2, host=30, kernel=4)
+    times = own_times(marks, gpu_durations(marks, UnseenTime(outside=8, inside=6))).forward
+    assert times == {OUTSIDE: 0, 0: 30 - 6, 1: 30 - 6}
 
 
 class Adds(nn.Module):

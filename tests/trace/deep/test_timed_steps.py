@@ -57,7 +57,7 @@ class Event:
 
 @contextmanager
 def made_current(device):
-    before, Device.current = Device.current, torch.device(device).index
+    before, Device.current = Device.current, device
     yield
     Device.current = before
 
@@ -66,7 +66,8 @@ def made_current(device):
 def two_gpus(monkeypatch):
     for owner, name, value in (
         (torch.cuda, "device", made_current),
-        (torch.cuda, "current_stream", lambda device=None: Device.streams[Device.current]),
+        (torch._C, "_cuda_getCurrentRawStream", lambda device: Device.streams[device]),
+        (torch.cuda, "current_stream", lambda device=None: Device.streams[device]),
         (
             torch.cuda,
             "is_current_stream_capturing",

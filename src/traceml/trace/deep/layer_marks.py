@@ -40,8 +40,9 @@ from traceml.trace.deep.layer_times import (
 from traceml.trace.deep.loss_graph import LayerSpan
 from traceml.trace.session import Session
 
-MAX_MARKS = 100_000
-"""Of one step: a loop over thousands of tokens calls its layers very often."""
+MAX_MARKS = 70_000
+"""Of one step: a loop over thousands of tokens calls its layers very often. On a GPU half as many,
+because each has two CUDA events."""
 MAX_NESTED = 3
 """How deep tensors are looked for in the lists, dicts and dataclasses that a layer takes or
 returns."""
@@ -71,6 +72,7 @@ class LayerMarks:
         self._record_event = record_event
         """Makes a CUDA event on the current stream, and `None` where a graph is captured there;
         `None` itself for a model on the CPU."""
+        self._max_marks = MAX_MARKS if record_event is None else MAX_MARKS // 2
         self._is_entered = is_entered
         """Called before each layer's call."""
         self.marks: list[LayerMark] = []
@@ -127,7 +129,7 @@ class LayerMarks:
     def is_complete(self) -> bool:
         """Whether every mark of the step was kept."""
         is_seen = self.lost is None and not self._calls.has_failed
-        return is_seen and 0 < len(self.marks) < MAX_MARKS
+        return is_seen and 0 < len(self.marks) < self._max_marks
 
     def begin_phase(self, phase: int) -> None:
         """A whole phase begins here."""
@@ -144,7 +146,7 @@ class LayerMarks:
             self._mark(_WAITS[event], OUTSIDE, perf_counter_ns())
 
     def _enter(self, place: int, outer: int, arguments: Any, is_again: bool) -> None:
-        entered_ns = self._calls.entered_ns
+        entered_ns, first = self._calls.entered_ns, self._moment()
         if self._is_entered is not None:
             self._is_entered()
         self._watch_all(arguments, outer)
@@ -154,16 +156,16 @@ class LayerMarks:
             self.spans, self.first_node = [], self._open_nodes[-1]
         if not is_again:
             self.calls[place] = self.calls.get(place, 0) + 1
-        self._mark(ENTER_AGAIN if is_again else ENTER, place, entered_ns)
+        self._add(ENTER_AGAIN if is_again else ENTER, place, entered_ns, first)
 
     def _leave(self, place: int, result: Any) -> None:
-        entered_ns, event = self._calls.entered_ns, self._event()
-        first = self._open_nodes.pop()
+        entered_ns, first = self._calls.entered_ns, self._moment()
+        first_node = self._open_nodes.pop()
         self.spans.append(
-            LayerSpan(place, first - self.first_node, next_operation() - self.first_node)
+            LayerSpan(place, first_node - self.first_node, next_operation() - self.first_node)
         )
         self._watch_all(result, place)
-        self._add(LEAVE, place, entered_ns, event)
+        self._add(LEAVE, place, entered_ns, first)
 
     def _watch_all(self, things: Any, place: int) -> None:
         for tensor in tensors_in(things):
@@ -197,7 +199,11 @@ class LayerMarks:
             self._mark(LEAVE_BACKWARD, OUTSIDE, perf_counter_ns())
 
     def _mark(self, kind: int, place: int, entered_ns: int) -> None:
-        self._add(kind, place, entered_ns, self._event())
+        self._add(kind, place, entered_ns, self._moment())
+
+    def _moment(self) -> tuple[Any, int]:
+        """This moment on both clocks."""
+        return self._event(), perf_counter_ns()
 
     def _event(self) -> Any:
         """A CUDA event at the GPU's present moment; `None` without a GPU.
@@ -205,7 +211,7 @@ class LayerMarks:
         Where a graph is being captured, or the step has too many marks, it ends the look at this
         step.
         """
-        if len(self.marks) == MAX_MARKS:
+        if len(self.marks) == self._max_marks:
             self.end()
         elif self._record_event is not None:
             event = self._record_event()
@@ -214,10 +220,11 @@ class LayerMarks:
             return event
         return None
 
-    def _add(self, kind: int, place: int, entered_ns: int, event: Any) -> None:
-        """A mark of which the GPU's moment is known; the host's is now, as our hook is left."""
+    def _add(self, kind: int, place: int, entered_ns: int, first: tuple[Any, int]) -> None:
+        """A mark whose hook was entered then, and had its first moment then; it is left now."""
+        event, ns = self._moment()
         if self._calls.is_on:
-            self.marks.append(LayerMark(kind, place, perf_counter_ns(), event, entered_ns))
+            self.marks.append(LayerMark(kind, place, ns, event, entered_ns, *first))
 
 
 def tensors_in(things: Any, depth: int = 0) -> Iterator[torch.Tensor]:

@@ -31,6 +31,10 @@ class LayerMark(NamedTuple):
     """The CUDA event there; `None` on a CPU."""
     began_ns: int
     """… and when it was entered: the time between is our own, and no layer's."""
+    first_event: Any = None
+    """The CUDA event at the beginning of our hook, as soon as one could be recorded …"""
+    first_ns: int = 0
+    """… and when that was."""
 
 
 class UnseenTime(NamedTuple):
@@ -45,6 +49,9 @@ class UnseenTime(NamedTuple):
 
 
 NOTHING_UNSEEN = UnseenTime(0.0, 0.0)
+HAD_WAITED = 0.5
+"""The share of the time within our hook from which on the GPU has waited for it: one that is still
+at work passes both events of the hook at once."""
 
 
 class OwnTimes(NamedTuple):
@@ -124,15 +131,49 @@ def has_phase(marks: Sequence[LayerMark], phase: int) -> bool:
 def host_durations(marks: Sequence[LayerMark], unseen: UnseenTime) -> list[int]:
     """Nanoseconds from each mark to the next on the host's clock, without our own time: that of our
     hooks, and what torch takes to call them; none is negative."""
-    outside, inside = unseen.outside / 2, unseen.inside / 2
-    before = {ENTER: outside, ENTER_AGAIN: outside, LEAVE: inside}
-    after = {ENTER: inside, ENTER_AGAIN: inside, LEAVE: outside}
+    before, after = _unseen_by_kind(unseen)
     return [
         max(
             0, round(later.began_ns - mark.ns - after.get(mark.kind, 0) - before.get(later.kind, 0))
         )
         for mark, later in pairwise(marks)
     ]
+
+
+def gpu_durations(marks: Sequence[LayerMark], unseen: UnseenTime) -> list[int]:
+    """Nanoseconds that the GPU took from each mark to the next, without our own time; none is
+    negative.
+
+    From the last event of one hook to the first event of the next: a GPU that waits for the host
+    spends the time within a hook between that hook's own events. There, what passes before the
+    first event, and what torch takes to call the hook, is left out too.
+    """
+    before, after = _unseen_by_kind(unseen)
+    has_waited = [
+        _elapsed_ns(mark.first_event, mark.event) >= HAD_WAITED * (mark.ns - mark.first_ns)
+        for mark in marks
+    ]
+    found = []
+    for number, (mark, later) in enumerate(pairwise(marks)):
+        took = _elapsed_ns(mark.event, later.first_event)
+        if has_waited[number]:
+            took -= after.get(mark.kind, 0)
+        if has_waited[number + 1]:
+            took -= later.first_ns - later.began_ns + before.get(later.kind, 0)
+        found.append(max(0, round(took)))
+    return found
+
+
+def _unseen_by_kind(unseen: UnseenTime) -> tuple[dict[int, float], dict[int, float]]:
+    """The unseen time before a mark of each kind, and after it."""
+    outside, inside = unseen.outside / 2, unseen.inside / 2
+    before = {ENTER: outside, ENTER_AGAIN: outside, LEAVE: inside}
+    after = {ENTER: inside, ENTER_AGAIN: inside, LEAVE: outside}
+    return before, after
+
+
+def _elapsed_ns(event: Any, later: Any) -> float:
+    return float(event.elapsed_time(later)) * 1e6
 
 
 def own_times(marks: Sequence[LayerMark], durations: Sequence[int]) -> OwnTimes:

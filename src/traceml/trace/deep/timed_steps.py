@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from itertools import pairwise
 from time import monotonic, perf_counter_ns, sleep
 from typing import Any, NamedTuple
 
@@ -22,6 +21,7 @@ from traceml.trace.deep.layer_times import (
     OUTSIDE,
     LayerMark,
     UnseenTime,
+    gpu_durations,
     has_phase,
     host_durations,
     own_times,
@@ -86,6 +86,10 @@ class TimedSteps:
         self._last_on: dict[Any, Any] = {}
         """By stream: the last event of the step that is timed."""
         self._new_event: Any = torch.cuda.Event
+        self._device = 0
+        """The number of the layers' GPU."""
+        self._stream: tuple[int, Any] = -1, None
+        """The last stream there: its number, as CUDA names it, and torch's object for it."""
         self._pending: deque[_Pending] = deque()
         self._told_compiled: dict[str, list[int]] = {}
         self.spans: list[LayerSpan] = []
@@ -108,6 +112,8 @@ class TimedSteps:
         is_on_gpu = is_on_one_gpu(self._session, layers)
         if len(devices := devices_of(layers)) > 1:
             self._file.say(SEVERAL_DEVICES.format(", ".join(sorted(devices))))
+        if is_on_gpu:
+            self._device, self._stream = torch.device(self._session.device).index, (-1, None)
         marks = LayerMarks(self._session, layers, self._record if is_on_gpu else None)
         self._marks = marks
         calls = ForwardCalls(self._session, self._models, marks)
@@ -201,12 +207,15 @@ class TimedSteps:
     def _record(self) -> Any:
         """An event on the current stream of the layers' device, which need not be the current one;
         `None` where a CUDA graph is captured there, which would keep it."""
-        with torch.cuda.device(self._session.device):
-            if torch.cuda.is_current_stream_capturing():
-                return None
-            event = self._events.pop() if self._events else self._new_event(enable_timing=True)
-            stream = torch.cuda.current_stream()
-            event.record(stream)
+        device = self._device
+        number = torch._C._cuda_getCurrentRawStream(device)
+        if number and _is_captured(device):  # the default stream, number 0, never is
+            return None
+        if number != self._stream[0]:
+            self._stream = number, torch.cuda.current_stream(device)
+        event = self._events.pop() if self._events else self._new_event(enable_timing=True)
+        stream = self._stream[1]
+        event.record(stream)
         self._last_on[stream] = event
         return event
 
@@ -216,8 +225,8 @@ class TimedSteps:
         numbers: dict[str, Any] = {"calls": by_place(pending.calls, count), **pending.lengths}
         numbers |= _columns("host", marks, host_durations(marks, pending.unseen), count, phases)
         if marks[0].event is not None:
-            numbers |= _columns("gpu", marks, _gpu_durations(marks), count, phases)
-            self._events += [mark.event for mark in marks]
+            numbers |= _columns("gpu", marks, gpu_durations(marks, pending.unseen), count, phases)
+            self._events += [event for mark in marks for event in (mark.first_event, mark.event)]
         self._written.add(pending.layers, pending.step, numbers, pending.steps)
         if pending.compiled != self._told_compiled:
             self._told_compiled = pending.compiled
@@ -245,13 +254,14 @@ def devices_of(layers: Sequence[ModelLayer]) -> set[str]:
     }
 
 
+def _is_captured(device: int) -> bool:
+    """Whether a CUDA graph is captured on a device's current stream."""
+    with torch.cuda.device(device):
+        return bool(torch.cuda.is_current_stream_capturing())
+
+
 def _is_passed(pending: _Pending) -> bool:
     return all(event.query() for event in pending.last_events)
-
-
-def _gpu_durations(marks: Sequence[LayerMark]) -> list[int]:
-    """Nanoseconds that the GPU took from each mark to the next."""
-    return [round(mark.event.elapsed_time(later.event) * 1e6) for mark, later in pairwise(marks)]
 
 
 def _columns(
