@@ -41,6 +41,9 @@ from traceml.trace.tensor_memory import gradient_of
 
 NORMS_SHARE = 0.005
 """Of the training time: what measuring norms may add."""
+HEAD_START_NS = 3_000_000_000
+"""Training time that counts as passed when the first backward pass has ended: norms of the first
+steps are wanted, but not in each of them because starting the script took a minute."""
 DEVICE_BYTES_PER_NS = 500
 """How fast a GPU reads gradients, by a cautious guess: what it costs there is not seen here."""
 ALARM_STEPS = 8
@@ -160,7 +163,8 @@ class GradientNorms:
 
     def forget(self) -> None:
         """Begin anew in a forked child."""
-        self._budget = TimeBudget(NORMS_SHARE, perf_counter_ns())
+        self._budget: TimeBudget | None = None
+        """Begins with the first backward pass."""
         self._measuring, self._sending, self._reading = UsualCost(), UsualCost(), UsualCost()
         self._refresh_ns = 0
         """How much of the present measurement went into looking which layers there are."""
@@ -275,8 +279,18 @@ class GradientNorms:
             self._refresh_ns = 0
             device_bytes = self._measure_now()
             took = perf_counter_ns() - began - self._refresh_ns
-            self._budget.spend(self._measuring.charge(took) + self._refresh_ns)
-            self._budget.spend(device_bytes / DEVICE_BYTES_PER_NS)
+            self._spend(self._measuring.charge(took) + self._refresh_ns)
+            self._spend(device_bytes / DEVICE_BYTES_PER_NS)
+
+    def _may_spend(self, now: int) -> bool:
+        """Whether the budget allows a measurement now."""
+        if self._budget is None:
+            self._budget = TimeBudget(NORMS_SHARE, now - HEAD_START_NS)
+        return self._budget.allows(now)
+
+    def _spend(self, cost_ns: float) -> None:
+        if self._budget is not None:
+            self._budget.spend(cost_ns)
 
     def _is_to_measure(self, now: int) -> bool:
         """Whether to measure after this pass: not where the step surely has more of them.
@@ -292,7 +306,7 @@ class GradientNorms:
         if (is_close or self._is_step_chosen) and passes <= max(usual):
             return True
         # In the first step no model is known yet, and looking for none takes time, too.
-        self._is_step_chosen = bool(self._models.living()) and self._budget.allows(now)
+        self._is_step_chosen = bool(self._models.living()) and self._may_spend(now)
         return self._is_step_chosen
 
     def _measure_now(self) -> int:
@@ -366,10 +380,10 @@ class GradientNorms:
         if self._latest is not None:
             self._send_for_latest(self._session.count_stepped())
             began, sent_from = perf_counter_ns(), began
-            self._budget.spend(self._sending.charge(began - sent_from))
+            self._spend(self._sending.charge(began - sent_from))
         has_read = self._read_arrived()
         took = perf_counter_ns() - began
-        self._budget.spend(self._reading.charge(took) if has_read else took)
+        self._spend(self._reading.charge(took) if has_read else took)
 
     def _send_for_latest(self, step: int) -> None:
         latest, self._latest = self._latest, None
