@@ -46,11 +46,12 @@ from traceml.facts.step_table import (
     mean_over_ranks,
     step_table,
 )
-from traceml.facts.step_traces import recorded_steps, step_trace_facts, without_recorded
+from traceml.facts.step_traces import step_trace_facts
 from traceml.facts.stragglers import find_stragglers
 from traceml.facts.sums import add_up
 from traceml.facts.thread_time import thread_times
 from traceml.facts.times import NO_TIMES, StepTimes, mean_times, parts_by_block, times_by_rank
+from traceml.facts.undisturbed_steps import left_out_note, recorded_steps, undisturbed_steps
 from traceml.facts.uneven_work import UnevenWork, uneven_work
 from traceml.facts.user_time import user_time
 from traceml.model import record_layout
@@ -83,7 +84,7 @@ def gather(records: RunRecords, max_warmup: int | None = None) -> Facts:
     """
     complete = {rank.rank.rank: complete_steps(rank) for rank in records.ranks}
     taken = {rank.rank.rank: _steps_taken(rank, complete[rank.rank.rank]) for rank in records.ranks}
-    measured = without_recorded(complete, records) if records.step_traces else complete
+    measured = undisturbed_steps(complete, records)
     ended = stability(records)
     attempts = find_attempts(records, ended)
     analysed = analysed_attempts(attempts) if records.attempt_firsts else None
@@ -99,6 +100,9 @@ def gather(records: RunRecords, max_warmup: int | None = None) -> Facts:
     flags = flags_of_complete(records.ranks)
     memory = _memory(records, machines.samples, measured, attempts)
     settings = settings_of(records.ranks)
+    layers = layers_of_run(records, used, settings, mean, steps.window.steps_taken, attempts)
+    if layers.steps and (note := left_out_note(complete, measured)):
+        layers = replace(layers, notes=(*layers.notes, note))
     return Facts(
         ranks=tuple(
             _rank_facts(rank, complete[rank.rank.rank], times, memory) for rank in records.ranks
@@ -130,7 +134,7 @@ def gather(records: RunRecords, max_warmup: int | None = None) -> Facts:
         goodput=goodput_of(records, attempts),
         settings=settings,
         uneven_settings=uneven_settings(records.ranks),
-        layers=layers_of_run(records, used, settings, mean, steps.window.steps_taken, attempts),
+        layers=layers,
         step_traces=step_trace_facts(records.step_traces, table),
         nodes=node_facts(
             records.nodes,

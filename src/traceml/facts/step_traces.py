@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
 import numpy as np
 
-from traceml.facts.step_table import RankSteps, StepTable
-from traceml.store.records import RunRecords
+from traceml.facts.step_table import StepTable
 from traceml.store.step_trace_records import StepTraceRecords
 
-DISTURBED_STEPS = (-1, 0, 1)
-"""A recording begins in the step before it and is written in the one after it, or at its end."""
 WORST = "worst"
 
 
@@ -54,43 +51,6 @@ class StepTraceFacts:
     """What recording and writing took from the training time of the rank where it took the most."""
     notes: tuple[str, ...] = ()
     """Why steps were not recorded."""
-
-
-def without_recorded(
-    complete: Mapping[int, RankSteps], records: RunRecords
-) -> dict[int, RankSteps]:
-    """Returns the steps of each rank without those that recording made longer; all of them where
-    nothing would be left."""
-    ranks = {rank.rank.pid: rank for rank in records.ranks}
-    found = dict(complete)
-    for each in records.step_traces:
-        rank = ranks.get(each.pid)
-        if rank is None:
-            continue  # it took no step, or was restarted, and nobody knows with which number
-        steps, before = found[rank.rank.rank], rank.former_steps - 1  # an index begins at 0
-        disturbed = {before + step + near for step, _ in each.recorded for near in DISTURBED_STEPS}
-        is_left = ~np.isin(steps.index, np.array(sorted(disturbed), np.int64))
-        if is_left.any() and not is_left.all():
-            found[rank.rank.rank] = steps.take(np.flatnonzero(is_left))
-    return found
-
-
-def recorded_steps(records: RunRecords) -> dict[int, set[int]]:
-    """Returns the numbers of the steps in which torch's profiler ran for us, by rank: for a whole
-    trace, or for the kernels of a deep profile."""
-    ranks = {rank.rank.pid: rank for rank in records.ranks}
-    by_pid = [(each.pid, [step for step, _ in each.recorded]) for each in records.step_traces]
-    by_pid += [
-        (each.pid, [step for kernel in each.kernels for step in kernel.numbers or (kernel.step,)])
-        for each in records.layers
-    ]
-    found: dict[int, set[int]] = {}
-    for pid, steps in by_pid:
-        rank = ranks.get(pid)
-        if rank is not None and steps:
-            numbers = {rank.former_steps + step for step in steps}
-            found.setdefault(rank.rank.rank, set()).update(numbers)
-    return found
 
 
 def step_trace_facts(

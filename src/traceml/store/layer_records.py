@@ -197,6 +197,9 @@ class LayerRecords:
     """The norm of each layer's own gradient before clipping, in the steps where it was measured."""
     largest: LayerNumbers = NO_NUMBERS
     """The largest absolute number that each layer returned, in the steps where it was measured."""
+    looked_at: tuple[int, ...] = ()
+    """The steps of this process that were looked at for more than norms; of several steps in one
+    row only the first, unless the row names them."""
     scaled_steps: frozenset[int] = frozenset()
     """The steps with norms whose loss a scaler had scaled: it skips one that is not finite."""
     bad_layers: tuple[BadLayer, ...] = ()
@@ -413,12 +416,23 @@ def _records_of(path: Path, lines: Sequence[_LayerLine], is_a_part: bool) -> Lay
     said = note_on_others(about[chosen], others), note_on_end(about[chosen], about[at_end])
     return replace(
         _of_set(number, *sets[chosen], (*notes, *filter(None, said))),
+        looked_at=tuple(step for line in lines if _is_look(line) for step in _named_steps(line)),
         others_at_end=None if at_end == chosen else _of_set(number, *sets[at_end], ()),
         why_uncounted=_why_uncounted(lines, sets[chosen][1]),
         stated_peaks=next((line.stated_peaks for line in lines if line.stated_peaks), None),
         grown=tuple(_grown(lines)),
         outlived=tuple(_outlived(lines)),
     )
+
+
+def _is_look(line: _LayerLine) -> bool:
+    """Whether a line is about a step that was looked at for more than norms."""
+    seen = (line.calls, line.parameters, line.largest, line.forward_flops, line.busy_ns)
+    return any(each is not None for each in seen)
+
+
+def _named_steps(line: _LayerLine) -> Sequence[int]:
+    return line.step_numbers or ([] if line.step is None else [line.step])
 
 
 def _why_uncounted(lines: Sequence[_LayerLine], of_set: Sequence[_LayerLine]) -> str | None:

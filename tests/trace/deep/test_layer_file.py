@@ -12,7 +12,7 @@ import pytest
 
 from factories import make_run
 from traceml.facts.layers import layer_profile
-from traceml.facts.step_traces import recorded_steps
+from traceml.facts.undisturbed_steps import recorded_steps
 from traceml.store.layer_records import LayerRecords, read_layers
 from traceml.trace.deep import kernel_steps, layer_file
 from traceml.trace.deep.kernel_steps import LaunchTable
@@ -167,6 +167,7 @@ def test_a_line_that_steps_with_kernels_share_says_which_those_are(
     run = make_run(steps=300)
     seen = replace(read(tmp_path), pid=run.ranks[0].rank.pid)
     assert recorded_steps(replace(run, layers=(seen,))) == {0: set(told)}
+    assert seen.looked_at == tuple(told)
 
 
 def test_steps_of_two_models_in_turn_are_kept_apart(
