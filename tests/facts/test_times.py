@@ -60,7 +60,9 @@ def test_steps_timed_now_and_then_have_fewer_and_longer_blocks() -> None:
 
 
 @pytest.mark.parametrize(
-    "long_steps", [[52], [52, 104, 156], [51, 52, 53, 107]], ids=["one", "three", "some not timed"]
+    "long_steps",
+    [[52], [52, 104, 156], [51, 52, 53, 107], [53], [53, 107]],
+    ids=["one", "three", "some not timed", "one not timed", "two not timed"],
 )
 def test_a_long_step_among_the_few_that_are_timed_counts_once(long_steps: list[int]) -> None:
     """Every fourth step is timed: one of 200 would count as one of 50."""
@@ -77,6 +79,23 @@ def test_a_long_step_among_the_few_that_are_timed_counts_once(long_steps: list[i
     assert found.step_s == pytest.approx(truth.step_s)
     assert found.phases_s == pytest.approx(truth.phases_s)
     assert sum(each or 0.0 for each in found.phases_s) == pytest.approx(found.step_s)
+
+
+def test_a_step_that_waits_for_earlier_ones_is_no_longer_on_the_gpu() -> None:
+    """The host runs ahead for nineteen steps; none of those in which it waits is timed."""
+
+    def run_ahead(steps: Any, rank: int) -> None:
+        waits = np.arange(len(steps)) % 20 == 13
+        saved = steps["body_ns"] // 2
+        steps["body_ns"] -= saved
+        steps["body_ns"][waits] += 20 * saved[waits]
+        steps["wall_ns"] = steps["body_ns"] + np.maximum(steps["input_ns"], 0)
+        for name in GPU_FIELDS:
+            steps[name][np.arange(len(steps)) % 4 != 0] = NOT_MEASURED
+
+    whole = make_run(steps=200, gpu=True, noise=0)
+    truth, found = (gather(run).mean for run in (whole, map_steps(whole, run_ahead)))
+    assert found.step_s == pytest.approx(truth.step_s)
 
 
 def test_a_block_without_a_fetch_waited_for_none() -> None:

@@ -64,7 +64,7 @@ MIN_RATIOS = 4
 """With fewer steps looked at, it is not known how much looking slows them down."""
 _SLOWED_BY_LOOKING = (
     "Steps that are looked at layer by layer take {ratio:.1f} times as long as others. "
-    "TraceML's hooks count for no layer."
+    "TraceML's hooks count for no layer, but what runs right after one is slower."
 )
 _NORMS_OF_PARTS = (
     "Gradient norms are those of a rank's own part of the parameters, which are spread over ranks "

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any, NamedTuple
 
@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from traceml.facts.robust_statistics import known_median
 from traceml.model.phase import IN_BETWEEN, IN_BODY, Phase
+from traceml.model.record_layout import GPU_FIELDS
 from traceml.store.records import RankRecords
 from traceml.store.step_columns import StepColumns, columns_of
 from traceml.store.step_records import WIDE, is_incomplete, record_numbers
@@ -33,6 +34,9 @@ MIN_TIMED_STEPS = 5
 """Of short steps only some are timed on the GPU; this many of them represent the others."""
 LONG_STEP = 2.0
 """Times the median step on the host's clock: from here on, steps are told apart by their length."""
+MISSED = 0.5
+"""Of what long steps add that the GPU did not time: where the host took that much longer in all
+than the GPU's times say, those steps are missing there."""
 MAX_WARMUP_SHARE = 0.10
 """Of the steps. A slow beginning that lasts longer is not warm-up but how the run was."""
 CLEARLY_SLOWER = 1.5
@@ -274,6 +278,11 @@ def step_table(
         over_ranks = mean_over_ranks(single_s)
         known_s = np.where(np.isfinite(over_ranks), over_ranks, host_s)
         warmup = warmup_steps(known_s, min(rank.earlier_steps for rank in ranks), max_warmup)
+        if clocks.means == "gpu":
+            filled = tuple(with_long_steps(rank, warmup) for rank in shared)
+            if any(new is not old for new, old in zip(filled, shared, strict=True)):
+                shared = filled
+                clocks, single_s, _ = _single_steps(shared)
     return StepTable(
         ranks=tuple(rank.rank.rank for rank in ranks),
         index=common,
@@ -309,15 +318,11 @@ def timed_weights(host_s: Floats, is_timed: npt.NDArray[np.bool_]) -> Floats | N
     recognised, would count as many times too much as steps are left out. The host has timed every
     step: by that, steps are sorted into kinds, each twice as long as the one before, and each kind
     counts as much among the timed steps as among all. A kind of which none was timed is represented
-    by the next shorter one. `None` where all count the same.
+    by the next shorter one (but see `with_long_steps`). `None` where all count the same.
     """
-    known = np.nan_to_num(host_s)
-    limit_s = LONG_STEP * float(np.median(known))
-    if limit_s <= 0 or known.max() <= limit_s:
+    kinds = _kinds(host_s)
+    if kinds is None:
         return None
-    kinds = np.zeros(len(known), np.int64)
-    is_long = known > limit_s
-    kinds[is_long] = 1 + np.floor(np.log2(known[is_long] / limit_s)).astype(np.int64)
     taken = np.bincount(kinds).astype(np.float64)
     timed = np.bincount(kinds[is_timed], minlength=len(taken)).astype(np.float64)
     for kind in range(len(taken) - 1, 0, -1):
@@ -325,9 +330,51 @@ def timed_weights(host_s: Floats, is_timed: npt.NDArray[np.bool_]) -> Floats | N
             taken[kind - 1] += taken[kind]
     if not timed[0]:
         return None  # of the usual steps none was timed: nothing represents them
-    of_all = taken / len(known)
+    of_all = taken / len(kinds)
     of_timed = np.maximum(timed, 1.0) / timed.sum()
     return np.asarray(np.where(is_timed, (of_all / of_timed)[kinds], 0.0))
+
+
+def _kinds(host_s: Floats) -> Ints | None:
+    """Returns the kind of each step by its length on the host's clock: 0 for the usual ones, one
+    more whenever it is twice as long. `None` where all are usual."""
+    known = np.nan_to_num(host_s)
+    limit_s = LONG_STEP * float(np.median(known))
+    if limit_s <= 0 or known.max() <= limit_s:
+        return None
+    kinds = np.zeros(len(known), np.int64)
+    is_long = known > limit_s
+    kinds[is_long] = 1 + np.floor(np.log2(known[is_long] / limit_s)).astype(np.int64)
+    return kinds
+
+
+def with_long_steps(rank: RankSteps, warmup: int) -> RankSteps:
+    """Returns a rank's steps with the host's times as those of the GPU in long steps of a kind of
+    which the GPU timed none: a single step of seconds, as when a library tries out algorithms for a
+    batch of another size, would be in no mean.
+
+    A step is also long on the host where it waits for what the GPU has to do from earlier steps.
+    Then all steps together take as long on both clocks, and nothing is missing.
+    """
+    steps = rank.columns
+    host_s, gpu_s = _step_s(steps, "")[warmup:], _step_s(steps, "gpu_")[warmup:]
+    is_timed = np.isfinite(gpu_s)
+    kinds = None if is_timed.all() or not is_timed.any() else _kinds(host_s)
+    weights = None if kinds is None else timed_weights(host_s, is_timed)
+    if kinds is None or weights is None:
+        return rank
+    is_kind_timed = np.bincount(kinds[is_timed], minlength=int(kinds.max()) + 1) > 0
+    is_missing = ~is_timed & ~is_kind_timed[kinds]
+    mean_s = float(np.nansum(weights * gpu_s) / weights[is_timed].sum())
+    missing_s = float(np.nansum(host_s - mean_s))
+    if missing_s < MISSED * float((host_s[is_missing] - mean_s).sum()):
+        return rank
+    chosen = warmup + np.flatnonzero(is_missing)
+    table = steps.table.copy()
+    for name in GPU_FIELDS:
+        if name in steps.places and (on_host := name.removeprefix("gpu_")) in WIDE:
+            table[steps.places[name], chosen] = steps[on_host][chosen]
+    return RankSteps(rank.index, replace(steps, table=table))
 
 
 def _single_steps(ranks: Sequence[RankSteps]) -> tuple[Clock, Floats, Floats]:
