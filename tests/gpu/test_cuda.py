@@ -62,6 +62,27 @@ def test_phases_and_the_rest_sum_to_the_gpu_step(traced):
     assert phases.sum() > 0.5 * steps["gpu_body_ns"].sum()
 
 
+@pytest.mark.parametrize("has_module", [True, False], ids=["a module", "tensors alone"])
+def test_parameters_that_are_updated_by_hand_are_known_to_be_on_the_gpu(traced, has_module):
+    """As pytorch/examples' word_language_model does: there is no optimizer to ask."""
+    model = nn.Linear(1024, 1024, device="cuda")
+    parameters = [each.detach().clone().requires_grad_() for each in model.parameters()]
+    if has_module:
+        parameters = list(model.parameters())
+    else:
+        del model
+    for _ in range(60):
+        inputs = torch.randn(256, 1024, device="cuda")
+        outputs = model(inputs) if has_module else inputs @ parameters[0] + parameters[1]
+        outputs.square().mean().backward()
+        with torch.no_grad():
+            for each in parameters:
+                each -= 1e-4 * each.grad
+                each.grad = None
+    steps = complete(traced())
+    assert len(steps) >= 20 and (steps["gpu_body_ns"] > 0).sum() >= 5
+
+
 def test_gpu_and_host_clocks_agree_when_every_step_is_synchronised(traced):
     train(wide_model(), 30, pause=torch.cuda.synchronize)
     steps = complete(traced())

@@ -5,7 +5,8 @@ import torch
 from torch import nn
 
 from traceml.model.record_layout import NOT_MEASURED
-from traceml.trace import optimizer_search
+from traceml.trace import models, optimizer_search
+from traceml.trace.models import Models
 
 pytestmark = pytest.mark.usefixtures("nothing_compiled")
 
@@ -129,6 +130,38 @@ def test_an_optimizer_of_the_scripts_own_kind_is_seen_by_what_it_changes(traced)
     for _ in range(12):
         loop.step()
     assert len(traced.complete()) == 12
+
+
+def update_by_hand(parameters):
+    with torch.no_grad():
+        for each in parameters:
+            each -= 0.01 * each.grad
+            each.grad = None
+
+
+def test_of_a_model_that_is_updated_by_hand_the_device_is_asked(traced, monkeypatch):
+    monkeypatch.setattr(optimizer_search, "_any_optimizer_made", lambda: False)
+    asked = []
+    monkeypatch.setattr(Models, "use_device", lambda models, parameters: asked.extend(parameters))
+    model = nn.Linear(4, 4)
+    for _ in range(12):
+        model(torch.randn(2, 4)).square().mean().backward()
+        update_by_hand(model.parameters())
+    assert [id(each) for each in asked] == [id(each) for each in model.parameters()]
+    assert len(traced.complete()) == 12
+
+
+def test_tensors_without_a_module_are_taken_to_be_on_the_gpu_that_is_in_use(traced, monkeypatch):
+    followed = []
+    monkeypatch.setattr(optimizer_search, "_any_optimizer_made", lambda: False)
+    monkeypatch.setattr(models, "_uses_cuda", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
+    monkeypatch.setattr(traced.session, "follow_cuda", followed.append)
+    weight = torch.randn(4, 4, requires_grad=True)
+    for _ in range(12):
+        (torch.randn(2, 4) @ weight).square().mean().backward()
+        update_by_hand([weight])
+    assert followed == [3]
 
 
 def test_gradients_that_are_asked_for_after_training_are_no_steps(traced, monkeypatch):

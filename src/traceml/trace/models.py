@@ -186,20 +186,24 @@ class Models:
         self.watch([model])
 
     def use_device(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Follow the GPU that the first of these parameters lives on."""
-        device = next((parameter.device for parameter in parameters), None)
+        """Follow the GPU that the first of these parameters which is not on the host lives on."""
+        devices = (parameter.device for parameter in parameters)
+        device = next((each for each in devices if each.type != "cpu"), None)
         if device is None or self._session.recorder.gpu is not None:
             return
         if device.type == "cuda":
             index = torch.cuda.current_device() if device.index is None else device.index
             self._session.follow_cuda(index)
-        elif device.type != "cpu":
+        else:
             self._session.device = device.type
 
     def watch_callers(self) -> None:
         """Without an optimizer to ask: time the modules that the callers hold and train."""
         held = {id(module): module for module in modules_held_by_callers()}.values()
         trained = [m for m in held if any(p.requires_grad for p in m.parameters())]
+        self.use_device(parameter for module in trained for parameter in module.parameters())
+        if not trained and self._session.recorder.gpu is None and _uses_cuda():
+            self._session.follow_cuda(torch.cuda.current_device())  # tensors without a module
         self.watch(outermost(trained))
 
     def _wrap(self, kind: type, name: str) -> None:
@@ -319,6 +323,11 @@ def _called_parts(model: nn.Module) -> Iterator[nn.Module]:
             yield from _called_parts(part)
         else:
             yield part
+
+
+def _uses_cuda() -> bool:
+    """Whether something of this process is on a GPU."""
+    return torch.cuda.is_initialized() and torch.cuda.memory_allocated() > 0  # type: ignore[no-untyped-call] # torch
 
 
 def something_is_compiled() -> bool:
