@@ -136,6 +136,9 @@ class ProcessFacts:
     major_faults_per_s: Level = Level()
     workers: Level = Level()
     workers_cpu_cores: Level = Level()
+    are_workers_of_steps: bool = True
+    """Whether that is known of the time in which steps were taken: too few samples lie within the
+    steps of a run of seconds, and a worker that starts or ends says nothing about training."""
     workers_runqueue_share: Level = Level()
     workers_rss_bytes: Level = Level()
 
@@ -273,9 +276,9 @@ def process_facts(
     totals = [sample.host.ram_total_bytes for sample in samples]
     times_s = np.array([sample.unix_s for sample in samples])
     in_steps = {
-        rank: _within(times_s, seen, steps_of(rank))
+        rank: _within(times_s, seen, steps)
         for rank, seen in read.items()
-        if any(process.workers for process, _ in seen)
+        if any(process.workers for process, _ in seen) and len((steps := steps_of(rank)).begin_s)
     }
     return tuple(
         ProcessFacts(
@@ -283,6 +286,7 @@ def process_facts(
             samples=len(seen),
             rss_share=_level(_share(process.rss_bytes, totals[place]) for process, place in seen),
             **_levels([process for process, _ in seen]),
+            are_workers_of_steps=bool(in_steps.get(rank, True)),
             workers_cpu_cores=_level(
                 process.workers_cpu_cores
                 for process in in_steps.get(rank) or [process for process, _ in seen]

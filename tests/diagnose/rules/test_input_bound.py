@@ -84,11 +84,17 @@ def advice(run: RunRecords) -> str:
     return finding.action
 
 
-def with_workers(workers: int, cores: float) -> RunRecords:
+def with_workers(workers: int, cores: float, seconds: int = 3) -> RunRecords:
     run = make_run(input_ms=100, workers=workers)
     process = ProcessSample(0, 1, workers=workers, workers_cpu_cores=cores)
-    samples = tuple(replace(s, processes=(process,)) for s in make_samples(1, 3))
+    samples = tuple(replace(s, processes=(process,)) for s in make_samples(1, seconds))
     return replace(run, samples=samples)
+
+
+def test_one_sample_does_not_tell_what_workers_wait_for() -> None:
+    """Of a run of a second: a worker was still starting when it was read."""
+    assert "storage" in advice(with_workers(4, 0.4, seconds=3))
+    assert "storage" not in advice(with_workers(4, 0.4, seconds=2))
 
 
 def test_the_advice_follows_from_the_workers_seen() -> None:
