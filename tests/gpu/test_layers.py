@@ -144,7 +144,7 @@ def test_layers_cover_the_phases_of_a_transformer(traced, tmp_path):
         assert np.median(in_layers / (in_layers + rest)) > 0.95, (in_layers, rest)
 
 
-def test_small_layers_take_no_longer_because_they_are_looked_at(traced, tmp_path, monkeypatch):
+def test_what_the_gpu_waits_for_our_hooks_is_in_no_layer(traced, tmp_path, monkeypatch):
     """The GPU waits for the host all the time, and for our hooks in steps that are looked at."""
     monkeypatch.setattr(bursts, "LAYERS_SHARE", 0.2)
     model = nn.Sequential(*(nn.Linear(64, 64) for _ in range(150))).cuda()
@@ -158,13 +158,11 @@ def test_small_layers_take_no_longer_because_they_are_looked_at(traced, tmp_path
     (found,) = read_layers(tmp_path)
     assert len(found.steps) >= 8, found.notes
     looked_at = [step - 1 for step in found.steps]
-    for phase in ("forward", "backward"):
-        took = np.array(rows[f"{phase}_ns"], float)  # the host's clock times every step
-        usual, slowed = np.median(np.delete(took, looked_at)), np.median(took[looked_at])
+    for phase, most in (("forward", 0.8), ("backward", 1.0)):  # our hooks are longer in forward
+        took = np.array(rows[f"{phase}_ns"], float)[looked_at]  # the host's clock times every step
         rest = found.outside_ns[f"gpu_{phase}"]
-        seen = np.median(found.times_ns[f"gpu_{phase}"].sum(axis=1) + rest)
-        assert slowed > 1.5 * usual, "the layers are too large for what is tested here"
-        assert seen < usual + (slowed - usual) / 3, (phase, seen, usual, slowed)
+        seen = found.times_ns[f"gpu_{phase}"].sum(axis=1) + rest
+        assert 0.1 < np.median(seen / took) < most, (phase, seen, took)
 
 
 def transformer_step(model, optimizer, width=1024):
