@@ -364,6 +364,19 @@ class Session:
         """
         return self._count.stepped(self.ring, self.recorder.written)
 
+    def count_begun(self) -> int:
+        """The number of the step that is open, before a backward pass begins in it.
+
+        Where backward passes mark the steps, the one before is complete only as this pass begins.
+        """
+        return (self.count_stepped() if self.marks_by_backward else self.count_steps()) + 1
+
+    @property
+    def marks_by_backward(self) -> bool:
+        """Whether each backward pass is a step: the script has no optimizer, nor steps of its
+        own."""
+        return bool(self.recorder.by_hand and not self.recorder.is_explicit)
+
     def fetched_in_step(self) -> bool:
         """Whether the step that is open, or has just ended, has fetched a batch itself."""
         return self._count.has_fetched(self.ring, self.recorder.written)

@@ -270,6 +270,11 @@ class GradientNorms:
             return
         self._end_pass()
         self._step_passes += 1
+        self._measure_pass()
+        if self._session.marks_by_backward:
+            self.end_step()  # which this pass was: those who look were told before it was measured
+
+    def _measure_pass(self) -> None:
         if not can_compute() or not self._models.is_known_which_trains():
             return
         began = perf_counter_ns()

@@ -130,7 +130,9 @@ class LossGraph:
         with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
             self._was_finite = math.isfinite(TENSOR_OF_TORCH.item(loss))  # by no mode's leave
         if self._was_finite:
-            self._finite_at = self._session.recorder.written
+            # As the pass begins, the step before is complete where passes mark the steps.
+            begins = self._session.marks_by_backward
+            self._finite_at = self._session.recorder.written + begins
         if not self._was_finite and self._looks < MAX_LOOKS:
             self._looks += 1
             self._tell(loss, was_finite)
@@ -156,7 +158,7 @@ class LossGraph:
     def _tell(self, loss: torch.Tensor, was_finite: bool | None) -> None:
         nodes = autograd_graph.nodes_of(loss)
         layers = layers_of(self._models.training() or _owners_of(nodes))
-        step = self._session.count_steps() + 1
+        step = self._session.count_begun()
         spoiled = places_with_bad_parameters(layers)
         if spoiled:
             self._write_bad_parameters(layers, spoiled, step, was_finite)
