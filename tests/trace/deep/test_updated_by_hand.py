@@ -1,4 +1,4 @@
-"""Scripts without an optimizer, which update the parameters by hand: each backward pass is a step."""
+"""Scripts without an optimizer, which update parameters by hand: each backward pass is a step."""
 
 import numpy as np
 import pytest
