@@ -14,6 +14,9 @@ from traceml.steps.step_machine import StepMachine
 from traceml.trace.recorder import STAGED_EVENTS, Recorder
 from traceml.trace.ring import STATE_BYTES, Ring
 
+MANY_EVENTS = 2_000
+"""So many events take some milliseconds to count: it may be quicker to begin where the agent is."""
+
 
 class StepCount:
     """The steps of this process so far."""
@@ -36,6 +39,10 @@ class StepCount:
             if reader is None or self._ring is not ring or self._is_behind(reader):
                 reader = self._reader = self._begin(ring)
                 self._ring = ring
+            elif ring is not None and self._recorder.written - reader.cursor > MANY_EVENTS:
+                saved = self._begin(ring)
+                if saved.cursor > reader.cursor:
+                    reader = self._reader = saved
             reader.advance(everything=True)
             reader.machine.rows.done.clear()
             self._last = reader.machine.steps_at(events_before)

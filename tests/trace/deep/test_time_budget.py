@@ -44,3 +44,13 @@ def test_a_budget_allows_what_its_share_of_the_time_is() -> None:
     assert budget.allows(6_000)
     budget.spend(-20)
     assert budget.allows(4_000)
+
+
+def test_a_head_start_allows_more_in_the_beginning_up_to_the_early_share() -> None:
+    budget = TimeBudget(0.01, began_ns=1_000, head_start_ns=10_000, early_share=0.1)
+    budget.spend(100)
+    assert not budget.allows(1_900)  # 90 of 900
+    assert budget.allows(2_000)
+    budget.spend(100)
+    assert not budget.allows(10_000)  # 190 of 19,000, of which 10,000 are the head start
+    assert budget.allows(11_000)

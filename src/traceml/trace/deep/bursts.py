@@ -24,7 +24,7 @@ from traceml.trace.deep.layer_names import MAX_LAYERS, ModelLayer, layers_of
 from traceml.trace.deep.loss_graph import LossGraph
 from traceml.trace.deep.memory_steps import MemorySteps
 from traceml.trace.deep.operation_steps import OperationSteps
-from traceml.trace.deep.time_budget import TimeBudget
+from traceml.trace.deep.time_budget import TimeBudget, UsualCost
 from traceml.trace.deep.timed_steps import TimedSteps
 from traceml.trace.failure import ended_by_device_error
 from traceml.trace.models import KnownOptimizers, Models, outermost
@@ -176,6 +176,8 @@ class Bursts:
         self._looked_at = perf_counter_ns()
         self._budget = self._layers_budget = TimeBudget(LAYERS_SHARE, self._looked_at)
         self._kernels_budget = TimeBudget(KERNELS_SHARE, self._looked_at)
+        self._aligning = UsualCost()
+        """Of finding out whether a step begins, for which steps are counted."""
         self._boundary.forget()
         self._wait(FIRST_BURST)
         self._steps_until_kept = self._kept_interval = FIRST_BURST
@@ -335,6 +337,7 @@ class Bursts:
             self._steps_until -= 1
             if self._is_alarmed or self._steps_until <= 0:
                 self._begin_burst_when_aligned(now)
+                self._layers_budget.spend(self._aligning.charge(perf_counter_ns() - now))
         self._looked_at = now
 
     def _is_blocking_profiler(self) -> bool:

@@ -42,8 +42,10 @@ from traceml.trace.tensor_memory import gradient_of
 NORMS_SHARE = 0.005
 """Of the training time: what measuring norms may add."""
 HEAD_START_NS = 3_000_000_000
-"""Training time that counts as passed when the first backward pass has ended: norms of the first
-steps are wanted, but not in each of them because starting the script took a minute."""
+"""Training time that counts as passed when the first backward pass has ended: of the first steps
+more norms are wanted than of later ones."""
+EARLY_SHARE = 0.05
+"""Of the training time so far: what even those may add."""
 DEVICE_BYTES_PER_NS = 500
 """How fast a GPU reads gradients, by a cautious guess: what it costs there is not seen here."""
 ALARM_STEPS = 8
@@ -290,7 +292,7 @@ class GradientNorms:
     def _may_spend(self, now: int) -> bool:
         """Whether the budget allows a measurement now."""
         if self._budget is None:
-            self._budget = TimeBudget(NORMS_SHARE, now - HEAD_START_NS)
+            self._budget = TimeBudget(NORMS_SHARE, now, HEAD_START_NS, EARLY_SHARE)
         return self._budget.allows(now)
 
     def _spend(self, cost_ns: float) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 
 LAST_COSTS = 15
@@ -17,8 +18,13 @@ class TimeBudget:
     known well.
     """
 
-    def __init__(self, share: float, began_ns: int) -> None:
+    def __init__(
+        self, share: float, began_ns: int, head_start_ns: int = 0, early_share: float = math.inf
+    ) -> None:
+        """More may be spent in the beginning: as much as in a head start, but no more than the
+        early share of the time that has passed."""
         self._share, self._began_ns = share, began_ns
+        self._head_start_ns, self._early_share = head_start_ns, max(share, early_share)
         self._spent_ns = 0.0
 
     def spend(self, cost_ns: float) -> None:
@@ -27,7 +33,9 @@ class TimeBudget:
 
     def allows(self, now: int) -> bool:
         """Whether what was spent so far is no more than the share of the time by now."""
-        return self._spent_ns <= self._share * (now - self._began_ns)
+        passed_ns = now - self._began_ns
+        of_run = self._share * (passed_ns + self._head_start_ns)
+        return self._spent_ns <= min(of_run, self._early_share * passed_ns)
 
 
 class UsualCost:
