@@ -84,7 +84,7 @@ def layer_lines(found: LayersSummary | None) -> list[str]:
     clock = f", {one_line(found.clock or '', 8).upper()} clock" if found.clock else ""
     lines = [
         f"  Layers (own time in {count(found.steps, 'step')} looked at{clock})",
-        f"  {'':<{NAME}}{'forward':>{CELL}}{'backward':>{CELL}}{'share':>8}{'saved':>{CELL + 1}}",
+        f"  {'':<{NAME}}{'forward':>{CELL}}{'backward':>{CELL}}{'share':>7}{'saved':>{CELL + 2}}",
     ]
     shown = [row for row in rows[:MAX_SHOWN] if row.own_ms >= MIN_SHARE * total_ms]
     for row in shown:
@@ -92,8 +92,8 @@ def layer_lines(found: LayersSummary | None) -> list[str]:
         name = one_line(row.name or MODEL, NAME - 1 - len(many)) + many
         lines.append(
             f"  {name:<{NAME}}{milliseconds(row.forward_ms):>{CELL}}"
-            f"{milliseconds(row.backward_ms):>{CELL}}{percent(row.own_ms / total_ms):>8}"
-            f"{'' if row.saved_bytes is None else memory(row.saved_bytes):>{CELL + 1}}"
+            f"{milliseconds(row.backward_ms):>{CELL}}{percent(row.own_ms / total_ms):>7}"
+            f"{'' if row.saved_bytes is None else memory(row.saved_bytes):>{CELL + 2}}"
         )
     hidden = len(rows) - len(shown)
     if hidden > 0:
