@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -34,6 +36,8 @@ def own_ms(record: LayerRecords) -> dict[str, float]:
 def test_an_interrupted_step_is_in_no_layers_time_and_is_told() -> None:
     record = run_of(11, 10, 62, 11)
     assert own_ms(record) == pytest.approx({"a": 2.0, "b": 3.0})
+    given = replace(record, given_elements=np.array([1.0, 2.0, 3.0, 4.0]))
+    assert without_interrupted(given).given_elements.tolist() == [1, 2, 4]
     profile = layer_profile([record], {0: 0})
     assert profile.steps == 3
     assert profile.rest_s["forward"] == pytest.approx(1e-3)

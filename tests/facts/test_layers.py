@@ -319,6 +319,53 @@ def test_a_cpu_has_a_peak_where_people_state_it():
     assert layer_profile([_counted_layer()], {}, "", BF16).notes == ()
 
 
+@pytest.mark.parametrize(
+    ("counted", "is_told"),
+    [
+        pytest.param(100, True, id="the same size"),
+        pytest.param(109, True, id="a little less in the timed steps"),
+        pytest.param(92, True, id="a little more"),
+        pytest.param(112, False, id="less"),
+        pytest.param(6_400, False, id="much less"),
+        pytest.param(2, False, id="much more"),
+        pytest.param(None, True, id="written by an older version"),
+    ],
+)
+def test_operations_of_a_batch_of_another_size_are_not_those_of_a_mean_step(counted, is_told):
+    given = np.array([50.0, 150.0, np.nan, 100.0]) if counted else np.zeros(0)
+    layer = _counted_layer(
+        clock="gpu",
+        stated_peaks="bf16=1,memory=2",
+        given_elements=given,
+        counted_step=14,
+        counted_elements=counted,
+    )
+    profile = layer_profile([layer], {}, "Some GPU 9000", BF16)
+    (told,) = profile.layers
+    known = profile.flops, told.flops, told.flops_per_s, told.bound, told.peak_share
+    assert [each is not None for each in known] == [is_told] * 5
+    notes = [each for each in profile.notes if "was given" in each]
+    assert len(notes) == (not is_told)
+    if counted == 6_400:
+        assert "step 14, in which the model was given 6,400 numbers." in notes[0]
+        assert "0.016 times as many on average" in notes[0]
+    if counted == 2:
+        assert "was given 2 numbers" in notes[0] and "50 times" in notes[0]
+
+
+def test_batches_of_uneven_sizes_over_ranks_may_be_alike_in_the_mean():
+    layers = [
+        _counted_layer(
+            pid=pid,
+            given_elements=np.full(4, given),
+            counted_step=14,
+            counted_elements=counted,
+        )
+        for pid, given, counted in ((0, 100.0, 150), (1, 150.0, 100))
+    ]
+    assert layer_profile(layers, {}, "", BF16).flops is not None
+
+
 def test_why_operations_were_not_counted_is_said_once():
     records = [
         layer_records(pid=pid, forward_ms={"a": 1.0}, why_uncounted="it is compiled")

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from traceml.store import layer_records
@@ -146,6 +147,24 @@ def test_a_damaged_line_costs_no_other(tmp_path, damaged):
     assert found.steps == (6,)
     assert found.times_ns["host_forward"].tolist() == [[10, 20]]
     assert not found.counted and not found.kernels
+
+
+def test_of_two_counted_steps_the_later_one_counts(tmp_path):
+    first = {"set": 1, "step": 7, "forward_flops": [1, 2], "given_elements": 10}
+    first |= {"uncounted": {"mine::product": [1]}}
+    second = {"set": 1, "step": 9, "forward_flops": [10, 20], "given_elements": 100}
+    found = layers_of(tmp_path, HEAD, first, second)
+    assert found.counted["forward_flops"].tolist() == [10, 20]
+    assert (found.counted_step, found.counted_elements, found.uncounted) == (9, 100, {})
+
+
+def test_what_the_model_was_given_is_read_by_row_and_missing_in_older_files(tmp_path):
+    counted = {"set": 1, "step": 7, "forward_flops": [1, 2]}
+    found = layers_of(tmp_path, HEAD, TIMED, counted)
+    assert not len(found.given_elements)
+    assert (found.counted_step, found.counted_elements) == (7, None)
+    found = layers_of(tmp_path, HEAD, TIMED, {**TIMED, "step": 6, "given_elements": 30})
+    np.testing.assert_array_equal(found.given_elements, [np.nan, 30])
 
 
 def test_a_line_is_of_its_own_set_of_layers(tmp_path):

@@ -37,6 +37,9 @@ def without_interrupted(records: LayerRecords) -> LayerRecords:
         row_steps=records.row_steps[is_kept] if len(records.row_steps) else records.row_steps,
         took_ns=records.took_ns[is_kept],
         usual_ns=records.usual_ns[is_kept],
+        given_elements=records.given_elements[is_kept]
+        if len(records.given_elements)
+        else records.given_elements,
         calls=records.calls[is_kept],
         times_ns=kept(records.times_ns),
         outside_ns=kept(records.outside_ns),

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from traceml.facts.layer_means import Bound, LayerFacts
+from traceml.facts.layer_means import Bound, LayerFacts, mean_of_rows
 from traceml.model.device_peaks import (
     NO_PEAK,
     STATED_BY,
@@ -21,10 +21,18 @@ from traceml.store.layer_records import LayerRecords
 
 MAX_BUSY_SHARE = 0.5
 """A layer whose kernels run for less of its time than this waits for their launches."""
+MAX_SIZE_RATIO = 1.1
+"""Where batches are more times as large as in the step that was counted, or as small, its
+operations are not those of a mean step."""
 MAX_NAMED = 4
 """Operations, and layers of each, that a note names."""
 _NOT_COUNTED = "Floating-point operations are not counted: {}."
 _NO_STEP = "the run ended before the step that is counted"
+_OTHER_SIZE = (
+    "Floating-point operations were counted in step {step}, in which the model was given "
+    "{counted:,.0f} numbers. In the steps whose layers were timed it was given {times} times "
+    "as many on average: neither operations nor limits are told."
+)
 _UNCOUNTED = (
     "Floating-point operations are not counted for {}. Neither torch nor TraceML knows how many "
     "these are, so their layers and the step have no number. "
@@ -70,6 +78,27 @@ def step_flops(timed: Sequence[LayerRecords], phases: Sequence[str]) -> float | 
         if _has_counted(each)
     ]
     return sum(counted) / len(counted) if counted else None
+
+
+def of_other_size_note(timed: Sequence[LayerRecords]) -> tuple[str, ...]:
+    """Returns a note where operations were counted in a step with a batch of another size than that
+    of the timed steps, as a mean over ranks; empty where they are alike, or sizes are not known."""
+    known = [each for each in timed if each.counted_elements and len(each.given_elements)]
+    if not known:
+        return ()
+    counted = sum(each.counted_elements or 0 for each in known)
+    given = sum(float(mean_of_rows(each, each.given_elements[:, None])[0]) for each in known)
+    ratio = given / counted
+    if 1 / MAX_SIZE_RATIO <= ratio <= MAX_SIZE_RATIO:
+        return ()
+    times = f"{ratio:,.0f}" if ratio >= 10 else f"{ratio:.2g}"
+    step, elements = known[0].counted_step, counted / len(known)
+    return (_OTHER_SIZE.format(step=step, counted=elements, times=times),)
+
+
+def without_counts(records: LayerRecords) -> LayerRecords:
+    """Returns the records without the operations that were counted."""
+    return replace(records, counted={}, counted_outside={}, uncounted={})
 
 
 def with_limits(

@@ -18,9 +18,11 @@ from traceml.facts.layer_limits import (
     no_peak_note,
     no_step_notes,
     number_type,
+    of_other_size_note,
     peak_of,
     step_flops,
     with_limits,
+    without_counts,
 )
 from traceml.facts.layer_means import (
     ONCE,
@@ -221,6 +223,8 @@ def layer_profile(
     # Slow layers are judged by each burst's shortest time, which an interruption does not lengthen.
     placed = place_layers(timed, names)
     steady = [replace(each, records=without_interrupted(each.records)) for each in placed]
+    if of_other_size := of_other_size_note([each.records for each in steady]):
+        steady = [replace(each, records=without_counts(each.records)) for each in steady]
     of_steady = [each.records for each in steady]
     own = {phase: own_s_by_rank(steady, f"{clock}_{phase}") for phase in TIMES}
     layers = layer_means(steady, names, own, ranks, clock)
@@ -234,9 +238,9 @@ def layer_profile(
     ratio = _slowed_by_looking(timed)
     if ratio is not None and ratio > MAX_SLOWED_BY_LOOKING:
         notes = (*notes, _SLOWED_BY_LOOKING.format(ratio=ratio))
-    notes = (*notes, *interrupted_note(timed, of_steady))
+    notes = (*notes, *interrupted_note(timed, of_steady), *of_other_size)
     kernels, slowed_kernels = slow_kernels([each.records for each in of_ranks], ranks)
-    flops, fastest = step_flops(timed, ONCE), None
+    flops, fastest = step_flops(of_steady, ONCE), None
     if has_gpu or not device:  # else the host times what another device computes
         peak, wrong = peak_of(records, device)
         fastest = peak.operations(*number_type(settings))
@@ -251,7 +255,7 @@ def layer_profile(
         rest_s=_rest(of_steady, clock),
         activity=gpu_activity(timed),
         flops=flops,
-        recompute_flops=step_flops(timed, ("recompute",)),
+        recompute_flops=step_flops(of_steady, ("recompute",)),
         peak_flops=fastest,
         gradients=gradients,
         memory=memory,

@@ -167,6 +167,9 @@ class LayerRecords:
     usual_ns: npt.NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
     """By row: how long the step took that was timed, and how long steps usually took just before;
     NaN where that is not known."""
+    given_elements: npt.NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    """By row: how many elements the models were called with, of each call the first tensor's; NaN
+    where that is not known, empty where it is of no row."""
     calls: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 0), np.int64))
     """By step and layer."""
     times_ns: dict[str, npt.NDArray[np.float64]] = field(default_factory=dict)
@@ -184,10 +187,14 @@ class LayerRecords:
     """Of the first tensor that the model was called with in the step whose `saved` is in
     `held_bytes`; `None` where that is not known."""
     counted: dict[str, npt.NDArray[np.int64]] = field(default_factory=dict)
-    """Floating-point operations and bytes moved by layer, by the names of `COUNTED`, in the step
-    where they were counted."""
+    """Floating-point operations and bytes moved by layer, by the names of `COUNTED`, in the last
+    step where they were counted."""
     counted_outside: dict[str, int] = field(default_factory=dict)
     """The same of what no layer did."""
+    counted_step: int | None = None
+    """That step; `None` where none was counted."""
+    counted_elements: int | None = None
+    """How many elements the models were called with in that step, as in `given_elements`."""
     uncounted: dict[str, tuple[int, ...]] = field(default_factory=dict)
     """Operations in that step which nobody could count, by name (`aten::_linalg_svd`), with the
     places of the layers that did them; -1 where none did."""
@@ -280,6 +287,7 @@ class _LayerLine(msgspec.Struct):
     peak: Numbers = None
     reached: Numbers = None
     input_elements: int | None = None
+    given_elements: int | None = None
     forward_flops: Numbers = None
     recompute_flops: Numbers = None
     backward_flops: Numbers = None
@@ -533,6 +541,8 @@ def _of_set(
     names = tuple(head.names or ())
     count = len(names)
     timed = [line for line in lines if line.calls is not None and len(line.calls) == count]
+    counted = [line for line in lines if _fits(line.forward_flops, count)][-1:]
+    given = _column([line.given_elements for line in timed])
     outside = {
         f"{clock}_{phase}": _column(
             [getattr(line, f"{clock}_{phase}_outside_ns") for line in timed]
@@ -548,6 +558,7 @@ def _of_set(
         row_steps=np.array([_steps_of(line) for line in timed], np.int64),
         took_ns=_column([line.took_ns for line in timed]),
         usual_ns=_column([line.usual_ns for line in timed]),
+        given_elements=given if np.isfinite(given).any() else np.zeros(0),
         calls=np.asarray([line.calls for line in timed], np.int64).reshape(len(timed), count),
         times_ns=_times_of_layers(timed, count),
         outside_ns=outside,
@@ -555,19 +566,21 @@ def _of_set(
         input_elements=_input_elements(lines, count),
         counted={
             name: np.asarray(getattr(line, name), np.int64)
-            for line in lines
+            for line in counted
             for name in COUNTED
             if _fits(getattr(line, name), count)
         },
         counted_outside={
             name: getattr(line, f"outside_{name}")
-            for line in lines
+            for line in counted
             for name in COUNTED
             if _fits(getattr(line, name), count)
         },
+        counted_step=next((line.step for line in counted), None),
+        counted_elements=next((line.given_elements for line in counted), None),
         uncounted={
             name: tuple(place for place in places if -1 <= place < count)
-            for line in lines
+            for line in counted
             for name, places in line.uncounted.items()
         },
         kernels=tuple(_kernel_steps(lines, count)),

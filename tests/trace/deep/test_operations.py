@@ -29,11 +29,11 @@ BATCH = 3
 def profiled(deep):
     """Trains a model, with the same inputs or those of each step; its profile and its records."""
 
-    def count(model, inputs, loss_of=torch.square):
+    def count(model, inputs, loss_of=torch.square, steps=STEPS, called=None):
         optimizer = torch.optim.SGD(model.parameters(), 1e-3)
-        for step in range(STEPS):
+        for step in range(steps):
             given = inputs(step) if callable(inputs) else inputs
-            loss = loss_of(model(given)).mean()
+            loss = loss_of((called or model)(given)).mean()
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -201,12 +201,60 @@ def test_shapes_that_are_met_for_the_first_time_are_counted_once(profiled, one_o
     """Torch works out what each operation on spread tensors returns by pretending to do it."""
     model = nn.Sequential(nn.Linear(8, 16, bias=False))
     plan = {"0": ColwiseParallel()}
-    profile, _ = profiled(
+    _, records = profiled(
         parallelize_module(model, one_of_several_ranks, plan),
         lambda step: torch.randn(BATCH + step, 8),
     )
-    batches = [linear(BATCH + step, 8, 16 // one_of_several_ranks.size()) for step in range(STEPS)]
-    assert profile.flops in [trained(each, needs_input_gradient=False) for each in batches]
+    batch = BATCH + records.counted_step - 1
+    forward = linear(batch, 8, 16 // one_of_several_ranks.size())
+    flops = sum(int(records.counted[f"{phase}_flops"].sum()) for phase in ("forward", "backward"))
+    assert flops == trained(forward, needs_input_gradient=False)
+
+
+def test_batches_of_other_sizes_than_the_counted_one_leave_the_step_without_a_number(profiled):
+    profile, records = profiled(
+        nn.Linear(5, 2), lambda step: torch.randn(BATCH if step < 16 else 100 + 50 * (step % 2), 5)
+    )
+    assert records.counted_elements == BATCH * 5
+    assert records.given_elements.max() == 150 * 5
+    assert (profile.flops, profile.layers[0].flops) == (None, None)
+    (note,) = [each for each in profile.notes if "neither operations nor limits" in each]
+    assert f"step {records.counted_step}, in which the model was given 15 numbers" in note
+
+
+def test_what_a_model_is_given_by_keyword_and_in_several_calls_is_its_size(profiled):
+    class TwoCalls(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.Linear(5, 2)
+
+        def forward(self, *, inputs, scale):
+            return scale * self.inner(inputs)
+
+    model = TwoCalls()
+    profile, records = profiled(
+        model,
+        torch.randn(BATCH, 5),
+        lambda outputs: outputs + model(inputs=torch.ones(BATCH, 5), scale=2),
+        called=lambda given: model(inputs=given, scale=1),
+    )
+    assert records.counted_elements == 2 * BATCH * 5 and set(records.given_elements) == {30}
+    assert profile.flops is not None
+
+
+def test_operations_are_counted_again_where_batches_change_for_good(profiled):
+    profile, records = profiled(
+        nn.Linear(5, 2), lambda step: torch.randn(BATCH if step < 16 else 10 * BATCH, 5), steps=200
+    )
+    assert records.counted_elements == 10 * BATCH * 5
+    forward = linear(10 * BATCH, 5, 2)
+    assert profile.flops == trained(forward, needs_input_gradient=False)
+
+
+def test_batches_of_a_few_sizes_in_turn_are_counted_once(traced, profiled):
+    profiled(nn.Linear(5, 2), lambda step: torch.randn((1 + step % 2) * BATCH, 5), steps=80)
+    (file,) = traced.folder.glob("layers-*")
+    assert file.read_text().count('"forward_flops') == 1
 
 
 LENGTH, WIDTH, HIDDEN = 6, 5, 7

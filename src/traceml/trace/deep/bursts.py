@@ -50,7 +50,7 @@ ACTIVATIONS_BURST = 2
 """The first burst, from 0 on, in which one further step is looked at for the size of activations;
 then as seldom as for memory."""
 COUNTED_BURST = 1
-"""The burst, from 0 on, in which operations are counted."""
+"""The burst, from 0 on, in which operations are counted; again where batches change for good."""
 ALARM_STEPS = 2
 """Steps whose activations are looked at when a gradient is no longer usual."""
 MAX_PARTS = 16
@@ -166,6 +166,7 @@ class Bursts:
         self._file.forget()
         self._timed.forget()
         self._kept.forget()
+        self._operations.forget()
         self._activations.forget()
         self._norms.forget()
         self._loss_graph.forget()
@@ -397,7 +398,8 @@ class Bursts:
                 self._plan.append(self._memory)
             if self._bursts % MEMORY_EVERY == ACTIVATIONS_BURST:
                 self._plan.append(self._activations)
-            if self._bursts == COUNTED_BURST:
+            latest_elements = self._timed.latest_elements
+            if self._bursts == COUNTED_BURST or self._operations.is_outdated(latest_elements):
                 self._plan.append(self._operations)
         self._plan = [look for look in self._plan if look not in self._dropped]
         if self._file.is_full:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, is_dataclass
+from math import prod
 from threading import get_ident
 from time import perf_counter_ns
 from typing import Any
@@ -38,6 +39,7 @@ from traceml.trace.deep.layer_times import (
     LayerMark,
 )
 from traceml.trace.deep.loss_graph import LayerSpan
+from traceml.trace.failed_batch import first_shape
 from traceml.trace.session import Session
 
 MAX_MARKS = 70_000
@@ -78,6 +80,8 @@ class LayerMarks:
         self.marks: list[LayerMark] = []
         self.calls: dict[int, int] = {}
         """How often each layer was called, without what was computed again for backward."""
+        self.given_elements = 0
+        """How many elements the models were called with: of each call the first tensor's."""
         self.spans: list[LayerSpan] = []
         """The operations of each call in the last call of a model, by their numbers."""
         self.first_node = 0
@@ -149,11 +153,13 @@ class LayerMarks:
         entered_ns, first = self._calls.entered_ns, self._moment()
         if self._is_entered is not None:
             self._is_entered()
+        by_keyword = _given_by_keyword(arguments)
         self._watch_all(arguments, outer)
-        self._watch_all(_given_by_keyword(arguments), outer)
+        self._watch_all(by_keyword, outer)
         self._open_nodes.append(next_operation())
         if outer == OUTSIDE and not is_again:
             self.spans, self.first_node = [], self._open_nodes[-1]
+            self.given_elements += prod(first_shape((*arguments, by_keyword)) or (0,))
         if not is_again:
             self.calls[place] = self.calls.get(place, 0) + 1
         self._add(ENTER_AGAIN if is_again else ENTER, place, entered_ns, first)

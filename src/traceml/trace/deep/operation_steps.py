@@ -1,4 +1,5 @@
-"""Steps in which floating-point operations are counted: one in a run, since it is slow."""
+"""Steps in which floating-point operations are counted: one in a run, since it is slow, and another
+one where batches have changed for good."""
 
 from __future__ import annotations
 
@@ -12,6 +13,10 @@ from traceml.trace.deep.operations import OperationCount
 from traceml.trace.models import something_may_be_compiled
 from traceml.trace.session import Session
 
+OTHER_SIZE = 1.1
+"""From here on batches differ: times as many elements."""
+MAX_COUNTS = 4
+"""Steps of a process that are counted at most."""
 COMPILED = (
     "this script uses torch.compile, and torch does not show what compiled code does; run with "
     "TORCH_COMPILE_DISABLE=1, they are counted"
@@ -26,6 +31,21 @@ class OperationSteps:
         self._count: OperationCount | None = None
         self._has_backward = True
         self._layers: Sequence[ModelLayer] = ()
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin anew in a forked child."""
+        self._given_elements = self._counts = 0
+
+    def is_outdated(self, latest_elements: Sequence[int]) -> bool:
+        """Whether batches have changed for good since the step that was counted; the elements are
+        those of the latest steps."""
+        if not self._given_elements or not latest_elements or self._counts == MAX_COUNTS:
+            return False
+        least, most = min(latest_elements), max(latest_elements)
+        is_steady = 0 < most <= OTHER_SIZE * least
+        counted = self._given_elements
+        return is_steady and (least > OTHER_SIZE * counted or OTHER_SIZE * most < counted)
 
     def begin(self, layers: Sequence[ModelLayer]) -> bool:
         """Count in the step that begins; not where it may be the first to call compiled code.
@@ -59,6 +79,10 @@ class OperationSteps:
                 line[name] = by_place(per_step, len(self._layers))
                 line[f"outside_{name}"] = per_step.get(OUTSIDE, 0)
             line["uncounted"] = counted.uncounted()
+            self._counts += 1
+            self._given_elements = round(counted.given_elements / steps)
+            if self._given_elements:
+                line["given_elements"] = self._given_elements
             self._file.write(self._layers, line)
         elif counted.lost is None and not counted.is_complete:
             self._say(counted.why_nothing)

@@ -120,6 +120,11 @@ class OperationCount(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return OWN_MODE if self._marks.calls else NO_CALL
 
     @property
+    def given_elements(self) -> int:
+        """How many elements the models were called with."""
+        return self._marks.given_elements
+
+    @property
     def is_counting(self) -> bool:
         """Whether the step is still being looked at."""
         return self._marks.is_on

@@ -34,6 +34,8 @@ from traceml.trace.forked import keep_for_ever
 from traceml.trace.models import Models
 from traceml.trace.session import Session
 
+LATEST_STEPS = 4
+"""Timed steps, those of two bursts, that tell how much the model is given lately."""
 MAX_PENDING = 2
 """Steps whose marks the GPU has not passed yet: with more, none is timed."""
 LAST_WAIT_S = 0.05
@@ -57,6 +59,7 @@ class _Pending(NamedTuple):
     layers: Sequence[ModelLayer]
     marks: list[LayerMark]
     calls: dict[int, int]
+    given_elements: int
     compiled: dict[str, list[int]]
     """Which layers are compiled, as the file has it."""
     last_events: Sequence[Any]
@@ -94,12 +97,15 @@ class TimedSteps:
         self._told_compiled: dict[str, list[int]] = {}
         self.spans: list[LayerSpan] = []
         """Which operations belong to which layer, from the last step that was timed."""
+        self.latest_elements: deque[int] = deque(maxlen=LATEST_STEPS)
+        """How many elements the models were called with in the latest steps."""
 
     def forget(self) -> None:
         """Begin anew in a forked child, which has no CUDA events."""
         self.spans = []
         self._pending.clear()
         self._events.clear()
+        self.latest_elements.clear()
         self._told_compiled = {}
         self._written.forget()
 
@@ -151,6 +157,7 @@ class TimedSteps:
         is_hidden = not marks.calls and bool(marks.callers)
         if marks.is_complete and marks.calls:  # else another model has taken the place of these
             self.spans = marks.spans
+            self.latest_elements.append(round(marks.given_elements / steps))
             last_events = tuple(self._last_on.values())
             self._pending.append(
                 _Pending(
@@ -159,6 +166,7 @@ class TimedSteps:
                     self._layers,
                     marks.marks,
                     marks.calls,
+                    marks.given_elements,
                     _compiled(marks),
                     last_events,
                     lengths if self.usual_ns else {},
@@ -223,6 +231,8 @@ class TimedSteps:
         marks, count = pending.marks, len(pending.layers)
         phases = ALL_PHASES if pending.has_backward else (FORWARD,)
         numbers: dict[str, Any] = {"calls": by_place(pending.calls, count), **pending.lengths}
+        if pending.given_elements:
+            numbers["given_elements"] = pending.given_elements
         numbers |= _columns("host", marks, host_durations(marks, pending.unseen), count, phases)
         if marks[0].event is not None:
             numbers |= _columns("gpu", marks, gpu_durations(marks, pending.unseen), count, phases)
