@@ -18,6 +18,7 @@ from torch.utils.flop_counter import flop_registry, register_flop_formula
 
 from traceml.facts.layers import layer_profile
 from traceml.trace.deep.flop_formulas import flops_of, formula_of
+from traceml.trace.deep.operation_steps import OTHERS_BEFORE
 from traceml.trace.deep.operations import TRACED
 from traceml.trace.deep.operations_without_flops import has_no_flops
 
@@ -209,6 +210,32 @@ def test_shapes_that_are_met_for_the_first_time_are_counted_once(profiled, one_o
     forward = linear(batch, 8, 16 // one_of_several_ranks.size())
     flops = sum(int(records.counted[f"{phase}_flops"].sum()) for phase in ("forward", "backward"))
     assert flops == trained(forward, needs_input_gradient=False)
+
+
+@pytest.mark.parametrize(
+    ("other", "is_before", "is_told"),
+    [
+        pytest.param(nn.Sequential(nn.Linear(5, 5)), True, True, id="a teacher"),
+        pytest.param(nn.Sequential(nn.Linear(5, 5)), False, False, id="a teacher after the model"),
+        pytest.param(nn.Sequential(nn.Flatten()), True, False, id="what transforms data"),
+    ],
+)
+def test_other_modules_that_run_before_the_model_are_said_not_to_be_counted(
+    profiled, other, is_before, is_told
+):
+    model, other = nn.Sequential(nn.Linear(5, 5)), other.eval().requires_grad_(False)
+
+    def called(given):
+        if not is_before:
+            found = model(given)
+        with torch.no_grad():
+            wanted = other(given)
+        return (model(given) if is_before else found) - wanted
+
+    profile, _ = profiled(model, torch.randn(BATCH, 5), called=called)
+    by_model, by_other = trained(linear(BATCH, 5, 5), False), linear(BATCH, 5, 5)
+    assert profile.flops == by_model + by_other * (not is_before)
+    assert (OTHERS_BEFORE in profile.notes) == is_told
 
 
 def test_batches_of_other_sizes_than_the_counted_one_leave_the_step_without_a_number(profiled):

@@ -26,6 +26,7 @@ from traceml.trace.deep.compiled_calls import (
 from traceml.trace.deep.layer_names import ModelLayer
 from traceml.trace.deep.layer_times import OUTSIDE
 from traceml.trace.module_names import unwrapped
+from traceml.trace.script_objects import own_attributes
 from traceml.trace.session import Session
 
 INTERRUPTED = "calls of layers are interrupted in every step: no step could be seen"
@@ -73,6 +74,10 @@ class CallWatch:
         """The layers that were called as compiled code."""
         self.callers: set[int] = set()
         """The layers that called compiled functions, and `OUTSIDE` where none of them did."""
+        self._has_begun = False
+        """Whether a layer was called."""
+        self.has_others_before = False
+        """Whether, before that, another module with parameters was: of a teacher, for one."""
         self.entered_ns = 0
         """When the hook was entered that tells of a call, or of its end."""
         self.is_on = False
@@ -146,8 +151,15 @@ class CallWatch:
         self.entered_ns = perf_counter_ns()
         if self.make_room_for_trace is not None and is_traced():
             self.make_room_for_trace()
-        place = None if is_compiling() else self._place(module)
-        if place is None or not self.is_on or not self._is_of_training():
+        if is_compiling():
+            return
+        place = self._place(module)
+        if not self.is_on or not self._is_of_training():
+            return
+        if place is None:
+            is_before = not self._has_begun and not self._evaluated
+            if is_before and own_attributes(module).get("_parameters"):
+                self.has_others_before = True
             return
         in_backward = _is_in_backward()
         is_alone = not self.open and not in_backward and not torch.is_grad_enabled()
@@ -159,6 +171,7 @@ class CallWatch:
         if self.open and self.open[-1] == place and self._open_modules[-1] != id(module):
             return  # what wraps it was entered already
         outer = self.open[-1] if self.open else OUTSIDE
+        self._has_begun = True
         self.open.append(place)
         self._open_modules.append(id(module))
         with unseen_by_modes():

@@ -120,6 +120,11 @@ class LayerMarks:
         return self._calls.lost
 
     @property
+    def has_others_before(self) -> bool:
+        """Whether another module with parameters was called before the first layer."""
+        return self._calls.has_others_before
+
+    @property
     def compiled(self) -> set[int]:
         """The layers that were called as compiled code."""
         return self._calls.compiled

@@ -21,6 +21,10 @@ COMPILED = (
     "this script uses torch.compile, and torch does not show what compiled code does; run with "
     "TORCH_COMPILE_DISABLE=1, they are counted"
 )
+OTHERS_BEFORE = (
+    "Floating-point operations are counted from the first call of a model that trains on: those of "
+    "other modules that run before it, such as a teacher, are in no number"
+)
 
 
 class OperationSteps:
@@ -84,6 +88,8 @@ class OperationSteps:
             if self._given_elements:
                 line["given_elements"] = self._given_elements
             self._file.write(self._layers, line)
+            if counted.has_others_before:
+                self._file.say(OTHERS_BEFORE)
         elif counted.lost is None and not counted.is_complete:
             self._say(counted.why_nothing)
         return counted.lost

@@ -120,6 +120,11 @@ class OperationCount(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return OWN_MODE if self._marks.calls else NO_CALL
 
     @property
+    def has_others_before(self) -> bool:
+        """Whether another module with parameters ran before the count began."""
+        return self._marks.has_others_before
+
+    @property
     def given_elements(self) -> int:
         """How many elements the models were called with."""
         return self._marks.given_elements
