@@ -207,6 +207,51 @@ def test_accumulated_gradients_are_one_step(story):
     check_accounts(story)
 
 
+def test_a_pass_inside_another_is_of_its_micro_batch(story):
+    for _ in range(3):
+        story.fetch(10).forward(20).tell(events.BEGIN_BACKWARD).takes(5)
+        story.backward(10).backward(10).tell(events.END_BACKWARD).optimizer(5)
+    story.fetch(10)
+    assert [step["micro_batches"] for step in story.complete] == [1, 1, 1]
+
+
+def test_gradients_that_grad_is_asked_for_are_no_micro_batchs(story):
+    for _ in range(3):
+        story.takes(3).forward(20).tell(events.BEGIN_BACKWARD, 0, events.ASKED_BY_GRAD).takes(10)
+        story.tell(events.END_BACKWARD).backward(30).optimizer(5)
+    story.finish()
+    assert [step["micro_batches"] for step in story.complete] == [1, 1, 1]
+
+
+def call_closure(story, passes):
+    story.tell(events.BEGIN, CLOSURE).takes(1)
+    for _ in range(passes):
+        story.forward(20).backward(30)
+    story.tell(events.END, CLOSURE).takes(4)
+
+
+@pytest.mark.parametrize("outside", [0, 3], ids=["all inside", "some before"])
+@pytest.mark.parametrize("passes", [1, 2])
+def test_a_closure_that_is_called_again_has_no_further_micro_batches(story, outside, passes):
+    for _ in range(3):
+        for _ in range(outside):
+            story.forward(20).backward(30)
+        story.tell(events.BEGIN_OPTIMIZER, ADAM).takes(2)
+        for _ in range(4):
+            call_closure(story, passes)
+        story.end_optimizer()
+    story.finish()
+    assert [step["micro_batches"] for step in story.complete] == [outside + passes] * 3
+
+
+def test_passes_that_an_optimizer_makes_itself_are_of_one_micro_batch(story):
+    for _ in range(3):
+        story.takes(3).forward(20).tell(events.BEGIN_OPTIMIZER, ADAM)
+        story.backward(30).backward(30).end_optimizer()
+    story.finish()
+    assert [step["micro_batches"] for step in story.complete] == [1, 1, 1]
+
+
 def test_two_optimizers_on_one_batch_are_one_step(story):
     for _ in range(3):
         story.fetch(10).forward(20).backward(30).optimizer(5, ADAM)

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 from torch.optim import optimizer as torch_optimizer
+from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data.dataloader import (
     _BaseDataLoaderIter,
@@ -703,6 +704,60 @@ def test_a_closures_backward_passes_are_no_steps_of_their_own(traced):
     steps = traced.complete()
     assert len(steps) == 4
     assert steps["optimizer_steps"].tolist() == [1] * 4
+    assert steps["micro_batches"].tolist() == [1] * 4
+
+
+class Checkpointed(nn.Module):
+    """Two layers that are recomputed in backward passes of their own, inside the model's."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
+
+    def forward(self, inputs):
+        first, *others = self.layers
+        hidden = first(inputs)
+        for layer in others:
+            hidden = checkpoint(layer, hidden, use_reentrant=True)
+        return hidden
+
+
+def penalised(model, batch):
+    """A loss with a penalty for large gradients, as WGAN-GP has it."""
+    inputs = batch.requires_grad_()
+    output = model(inputs).pow(2).mean()
+    (gradient,) = torch.autograd.grad(output, inputs, create_graph=True)
+    return output + gradient.norm()
+
+
+@pytest.mark.parametrize(
+    ("make_model", "loss_of"),
+    [
+        pytest.param(Checkpointed, lambda model, batch: model(batch).mean(), id="checkpointed"),
+        pytest.param(lambda: nn.Linear(4, 1), penalised, id="with a gradient penalty"),
+    ],
+)
+def test_only_passes_that_the_script_asks_for_are_micro_batches(traced, make_model, loss_of):
+    model = make_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for batch in torch.randn(16, 4).split(4):
+        optimizer.zero_grad()
+        loss_of(model, batch).backward()
+        optimizer.step()
+    assert traced.complete()["micro_batches"].tolist() == [1] * 4
+
+
+def test_gradients_by_grad_alone_mark_the_steps_of_updates_by_hand(traced, monkeypatch):
+    monkeypatch.setattr(
+        optimizer_search, "_any_optimizer_made", lambda: False
+    )  # other tests made some
+    weight = torch.zeros(4, 1, requires_grad=True)
+    for inputs, targets in make_loader():
+        loss = nn.functional.mse_loss(inputs @ weight, targets)
+        (gradient,) = torch.autograd.grad(loss, weight)
+        with torch.no_grad():
+            weight -= 0.1 * gradient
+    assert len(complete(traced.finish())) == 8
 
 
 def rest_ns(steps):

@@ -72,6 +72,7 @@ def test_events_hold_what_was_noted_and_their_number_plus_one(recorder):
     recorder.note_backward(1.5)
     recorder.note_backward(None)
     recorder.note_backward(6)
+    recorder.note_backward(None, events.ASKED_BY_GRAD)
     recorder.note_spent(events.SPEND, events.LOGGING, 11)
     known, awaited = events.KNOWN_LOSS, events.AWAITED_LOSS
     assert noted(recorder) == [
@@ -82,7 +83,8 @@ def test_events_hold_what_was_noted_and_their_number_plus_one(recorder):
         (events.BEGIN_BACKWARD, known, 0, bits(1.5), 5),
         (events.BEGIN_BACKWARD, 0, 0, 0, 6),
         (events.BEGIN_BACKWARD, awaited, 0, 6, 7),
-        (events.SPEND, events.LOGGING << events.CAUSE_SHIFT, 0, 11, 8),
+        (events.BEGIN_BACKWARD, events.ASKED_BY_GRAD, 0, 0, 8),
+        (events.SPEND, events.LOGGING << events.CAUSE_SHIFT, 0, 11, 9),
     ]
 
 

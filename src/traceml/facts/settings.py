@@ -43,7 +43,8 @@ def _completed(rank: RankRecords) -> Settings:
 
 
 def _accumulation(rank: RankRecords, batch_size: int | None) -> int | None:
-    """Returns the number of micro-batches per optimizer step.
+    """Returns the number of micro-batches per optimizer step; `None` where it is not known, such as
+    where all gradients come from `torch.autograd.grad`.
 
     Backward passes alone do not tell: a GAN has several per batch. Where the batches of a step were
     counted too, it is the smaller of the two numbers. Where they were not, and several optimizers

@@ -107,6 +107,8 @@ TIMED = 1
 """Every phase is marked on the GPU's timeline at present."""
 KNOWN_LOSS, AWAITED_LOSS = 2, 4
 """The argument is a loss, or the number of one that comes later."""
+ASKED_BY_GRAD = 8
+"""`torch.autograd.grad` asks for the gradients: a penalty's, say, and no micro-batch's."""
 EMPTY = 2
 QUEUE_WATCHED, QUEUE_DRY = 2, 4
 INSIDE_ANOTHER = 2

@@ -43,6 +43,7 @@ from traceml.model.record_layout import (
 from traceml.steps import events
 from traceml.steps.events import (
     AFTER_EVALUATION,
+    ASKED_BY_GRAD,
     BACKWARD,
     BACKWARDS,
     BODY,
@@ -104,6 +105,9 @@ _BY_HAND = 0
 _UNCOUNTED = -(1 << 40)
 """Samples of a step with a batch that does not show how many it holds: less than any sum."""
 
+_FRAME_LENGTH = 4
+"""Of an open phase, as long as no backward pass began in it."""
+
 _body_of = itemgetter(*BODY)
 _NO_GPU_TIMES = (NOT_MEASURED,) * len(GPU_FIELDS)
 
@@ -154,7 +158,9 @@ class StepMachine:
         """Whether a source of batches is for training (or for evaluation), as far as is known."""
         self.usual_optimizers: set[int] = set()
         self.frames: list[list[int]] = []
-        """The phases that are open: phase, beginning, time charged to others inside it, mark."""
+        """The phases that are open: phase, beginning, time charged to others inside it, mark; and
+        of an optimizer's step in which a backward pass began, when its first such closure was
+        called."""
         self.source: int | None = None
         """Where the last batch came from."""
         self.step = OpenStep(None, 0, self.empty)
@@ -535,11 +541,27 @@ class StepMachine:
         elif flags & events.AWAITED_LOSS:
             is_provisional = step.optimizer_end is not None
             self.losses.wait_for(loss, self.records, self.steps + 1, is_provisional)
-        step.totals[BACKWARDS] += 1
+        if not flags & ASKED_BY_GRAD and (not self.frames or self._is_of_micro_batch(now)):
+            step.totals[BACKWARDS] += 1
         if step.start is None:
             self.begin(BACKWARD, now, mark)
         else:
             self.frames.append([BACKWARD, now, 0, mark])
+
+    def _is_of_micro_batch(self, now: int) -> bool:
+        """Whether a backward pass that begins inside other phases is one of a micro-batch.
+
+        Inside another pass it is a part of that one (reentrant checkpointing). Of an optimizer that
+        calls its closure several times (LBFGS), the passes of the first call count.
+        """
+        phases = [frame[0] for frame in self.frames]
+        if BACKWARD in phases or OPTIMIZER not in phases:
+            return BACKWARD not in phases
+        called_at = self.frames[phases.index(CLOSURE)][1] if CLOSURE in phases else now
+        optimizer = self.frames[phases.index(OPTIMIZER)]
+        if len(optimizer) == _FRAME_LENGTH:
+            optimizer.append(called_at)
+        return optimizer[_FRAME_LENGTH] == called_at
 
     def have_local_gradients(self, _: int, now: int, mark: int, flags: int) -> None:
         """This rank's own gradients are there; what is left of backward waits for the others'.

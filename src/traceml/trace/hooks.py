@@ -23,6 +23,7 @@ from torch.utils.hooks import RemovableHandle
 from traceml.model.environment import DEEP, KINETO, MAX_KINETO_STEPS, PROFILE
 from traceml.steps.events import (
     ABORT,
+    ASKED_BY_GRAD,
     BACKWARD,
     BEGIN_OPTIMIZER,
     END_BACKWARD,
@@ -104,6 +105,9 @@ def install(session: Session) -> None:
 
 # Backward
 
+_NO_LOSS = object()
+"""Stands for what `torch.autograd.grad` is asked about, which need not be a loss."""
+
 
 def _watch_backward(
     session: Session, search: OptimizerSearch, compile_time: CompileTime, graphs: Graphs
@@ -148,11 +152,11 @@ def _backward_begin(
             if recorder.backwards_open == 1:
                 if losses.on_device.coming is not None:
                     sampler.note_arrived()
-                loss = losses.read(tensors)
+                loss = None if tensors is _NO_LOSS else losses.read(tensors)
             if recorder.gpu is not None:
                 memory = recorder.gpu.look_at_memory()
         finally:  # whatever fails in looking: the backward pass begins all the same
-            now = note_backward(loss)
+            now = note_backward(loss, ASKED_BY_GRAD if tensors is _NO_LOSS else 0)
         if now >= recorder.due_ns:
             recorder.look_at_memory(now)
         if memory is not None:
@@ -216,14 +220,14 @@ def _timed_backward(
     end: Callable[[Any], Any],
     abort: Callable[[Any], None],
 ) -> Callable[..., Any]:
-    has_loss = function.__name__ == "backward"  # what `grad` is asked about need not be one
+    has_loss = function.__name__ == "backward"
 
     @functools.wraps(function)
     def backward(*arguments: Any, **options: Any) -> Any:
         if is_compiling():
             return function(*arguments, **options)
         try:
-            begin((arguments[0] if arguments else options.get("tensors")) if has_loss else None)
+            begin((arguments[0] if arguments else options.get("tensors")) if has_loss else _NO_LOSS)
             result = function(*arguments, **options)
             end(None)
             return result

@@ -412,14 +412,16 @@ class RecorderInPython(PythonEvents):
         """Where the events are until there is a ring."""
         return self.buffer if isinstance(self.buffer, bytearray) else None
 
-    def note_backward(self, loss: float | int | None) -> int:
+    def note_backward(self, loss: float | int | None, flags: int = 0) -> int:
         """Gradients of a loss are asked for; returns the moment.
 
         An integer stands for one that comes later from its device, under this number.
         """
-        now, flags = perf_counter_ns(), events.KNOWN_LOSS
-        if type(loss) is not float:
-            flags = 0 if loss is None else events.AWAITED_LOSS
+        now = perf_counter_ns()
+        if type(loss) is float:
+            flags |= events.KNOWN_LOSS
+        elif loss is not None:
+            flags |= events.AWAITED_LOSS
         self.note(events.BEGIN_BACKWARD, loss or 0, flags)
         return now
 
