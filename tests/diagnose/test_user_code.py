@@ -94,6 +94,14 @@ def test_a_forward_pass_that_waits_is_named_and_one_that_computes_is_not() -> No
     asleep = seen(schedule(run, [40.0], [1.0]), "forward", BATCH)
     assert blocked_share(asleep) == pytest.approx(0.82, abs=0.01)
     assert "ms is in get_batch (train.py:118)" in the(Kind.COMPUTE_BOUND, asleep).claim
+    few = replace(run, samples=schedule(run, [40.0], [1.0]).samples[:2])
+    idle = [
+        replace(each, processes=(replace(each.processes[0], cpu_cores=0.1),))
+        for each in few.samples
+    ]
+    asleep = seen(replace(few, samples=tuple(idle)), "forward", BATCH)
+    assert blocked_share(asleep) is None
+    assert "ms is in get_batch (train.py:118)" in the(Kind.COMPUTE_BOUND, asleep).claim
     computes = seen(schedule(run, [220.0], [1.0]), "forward", BATCH)
     assert "get_batch" not in the(Kind.COMPUTE_BOUND, computes).claim
 

@@ -5,7 +5,7 @@ import pytest
 
 from factories import make_samples
 from traceml.facts.sensors import Level, during, host_facts, oom_kills, process_facts
-from traceml.facts.step_stretches import Stretches
+from traceml.facts.step_stretches import StepStretches, Stretches
 from traceml.model.sample import GpuSample, HostSample, ProcessSample, Sample
 
 
@@ -152,11 +152,36 @@ def test_how_busy_workers_are_is_told_of_the_time_in_which_steps_ran() -> None:
         for second, busy in cores.items()
     ]
     steps = Stretches(np.array([0.5, 4.0]), np.array([2.4, 6.5]))
-    (found,) = process_facts(samples, lambda rank: steps)
+    (found,) = process_facts(samples, lambda rank: StepStretches(steps, steps))
     assert found.workers_cpu_cores == Level(pytest.approx((2.0 + 1.8 + 2.0) / 3), 2.0)
     assert found.cpu_cores == Level(1.0, 1.0)
     (all_of_it,) = process_facts(samples)
     assert all_of_it.workers_cpu_cores.mean == pytest.approx(8.0 / 6)
     assert found.are_workers_of_steps and all_of_it.are_workers_of_steps
     short = Stretches(np.array([1.5]), np.array([2.4]))
-    assert not process_facts(samples, lambda rank: short)[0].are_workers_of_steps
+    (found,) = process_facts(samples, lambda rank: StepStretches(short, short))
+    assert not found.are_workers_of_steps
+
+
+@pytest.mark.parametrize(
+    ("begin_s", "end_s", "expected"),
+    [
+        pytest.param(0.0, 9.0, (0.2 + 0.3 + 0.7) / 3, id="all of the time"),
+        pytest.param(1.0, 2.8, 0.5 / 1.8, id="the more, the fewer steps ran"),
+        pytest.param(1.0, 2.0, 0.2, id="a single second"),
+        pytest.param(1.0, 1.4, None, id="too little"),
+        pytest.param(1.6, 2.4, None, id="less than half of any"),
+        pytest.param(4.0, 9.0, None, id="after the last sample"),
+    ],
+)
+def test_cores_are_told_of_the_analyzed_steps(
+    begin_s: float, end_s: float, expected: float | None
+) -> None:
+    samples = [
+        Sample(float(second), HostSample(), (ProcessSample(0, 1, cpu_cores=cores),))
+        for second, cores in enumerate((None, 9.0, 0.2, 0.3, 0.7))
+    ][1:]
+    every = Stretches(np.array([0.0]), np.array([9.0]))
+    analyzed = Stretches(np.array([begin_s]), np.array([end_s]))
+    (found,) = process_facts(samples, lambda rank: StepStretches(every, analyzed))
+    assert found.steps_cpu_cores == (None if expected is None else pytest.approx(expected))

@@ -117,6 +117,7 @@ def _code_of(facts: Facts, finding: Finding) -> tuple[PhaseCode | None, float | 
     if code is CodeScope.LATE_PHASE:
         return _code_of_late(facts, finding)
     is_waiting = facts.clock == "cpu" and (blocked_share(facts) or 0.0) >= BLOCKED_SHARE
+    is_waiting = is_waiting or finding.evidence.get("waiting_share") is not None
     phase = finding.phase
     if code is CodeScope.WAITING_PHASE and phase in COMPUTE and is_waiting:
         return seen.phases.get(phase.value), facts.mean_s(phase)

@@ -18,7 +18,7 @@ from traceml.facts.sensors import (
     with_gpu_use,
 )
 from traceml.facts.step_stretches import (
-    NO_STRETCHES,
+    NO_STEPS,
     StepStretches,
     Stretches,
     step_stretches,
@@ -77,7 +77,7 @@ def _each_machine(
 
     def processes_in(samples: Sequence[Sample]) -> tuple[ProcessFacts, ...]:
         during_span = during(samples, *span) or samples
-        return process_facts(during_span, lambda rank: stretches_of(rank).every)
+        return process_facts(during_span, stretches_of)
 
     if not records.nodes:
         return {}, processes_in(records.samples)
@@ -153,7 +153,7 @@ def _stretches_of_rank(
     def stretches_of(number: int) -> StepStretches:
         rank = known.get(number)
         if rank is None:
-            return StepStretches(NO_STRETCHES, NO_STRETCHES)
+            return NO_STEPS
         return step_stretches(rank.rank, complete[number], rank.blocks, first)
 
     return stretches_of

@@ -10,7 +10,7 @@ from typing import TypeVar
 import numpy as np
 
 from traceml.facts.gpu_use import NOT_COUNTED, GpuUse, gpu_use, mean_use
-from traceml.facts.step_stretches import NO_STRETCHES, Floats, Stretches
+from traceml.facts.step_stretches import NO_STEPS, Floats, StepStretches, Stretches
 from traceml.model.sample import GpuSample, HostSample, ProcessSample, Sample
 
 Number = TypeVar("Number", int, float)
@@ -19,6 +19,10 @@ MIN_STEPS_SHARE = 0.9
 """Of the time between two samples: with so much of it in steps, a sample is about training."""
 MIN_SAMPLES_WITHIN = 2
 """With fewer such samples, all of them are taken."""
+MIN_STEPS_S = 0.5
+"""Of analyzed steps between samples: with less, it is not known how many cores they kept busy."""
+MOSTLY_STEPS_SHARE = 0.5
+"""Of the time between two samples: with less of it in analyzed steps, they say too little."""
 HARMLESS_REASONS = frozenset({"idle", "application clocks", "sync boost", "display clocks"})
 """Reasons that somebody chose, or that hold back only a GPU with nothing to do."""
 
@@ -128,6 +132,9 @@ class ProcessFacts:
     rank: int
     samples: int
     cpu_cores: Level = Level()
+    steps_cpu_cores: float | None = None
+    """The most cores that it can have kept busy in a mean analyzed step: as if it had computed in
+    nothing else; `None` where too few steps ran between samples."""
     rss_bytes: Level = Level()
     rss_share: Level = Level()
     """Resident memory as a share of the host's memory, 0–1."""
@@ -262,7 +269,7 @@ def _by_gpu(known: Iterable[GpuSample], samples: Sequence[GpuSample]) -> tuple[G
 
 
 def process_facts(
-    samples: Sequence[Sample], steps_of: Callable[[int], Stretches] = lambda _: NO_STRETCHES
+    samples: Sequence[Sample], steps_of: Callable[[int], StepStretches] = lambda _: NO_STEPS
 ) -> tuple[ProcessFacts, ...]:
     """Returns means and peaks of each rank's process, by rank.
 
@@ -275,15 +282,17 @@ def process_facts(
             read.setdefault(process.rank, []).append((process, position))
     totals = [sample.host.ram_total_bytes for sample in samples]
     times_s = np.array([sample.unix_s for sample in samples])
+    steps = {rank: steps_of(rank) for rank in read}
     in_steps = {
-        rank: _within(times_s, seen, steps)
+        rank: _within(times_s, seen, steps[rank].every)
         for rank, seen in read.items()
-        if any(process.workers for process, _ in seen) and len((steps := steps_of(rank)).begin_s)
+        if any(process.workers for process, _ in seen) and len(steps[rank].every.begin_s)
     }
     return tuple(
         ProcessFacts(
             rank=rank,
             samples=len(seen),
+            steps_cpu_cores=_cores_in_steps(times_s, seen, steps[rank].analyzed),
             rss_share=_level(_share(process.rss_bytes, totals[place]) for process, place in seen),
             **_levels([process for process, _ in seen]),
             are_workers_of_steps=bool(in_steps.get(rank, True)),
@@ -309,6 +318,24 @@ def _within(
     is_within = steps.overlap_s(begin_s, end_s) >= MIN_STEPS_SHARE * (end_s - begin_s)
     found = [process for (process, _), within in zip(later, is_within, strict=True) if within]
     return found if len(found) >= MIN_SAMPLES_WITHIN else []
+
+
+def _cores_in_steps(
+    times_s: Floats, seen: Sequence[tuple[ProcessSample, int]], steps: Stretches
+) -> float | None:
+    """Returns the most cores that a process can have kept busy while these steps ran; its samples
+    come with their places among all, whose times are `times_s`."""
+    read = [(cores, place) for process, place in seen if (cores := process.cpu_cores) is not None]
+    later = [(cores, place) for cores, place in read if place]
+    places = np.array([place for _, place in later], dtype=np.int64)
+    begin_s, end_s = times_s[places - 1], times_s[places]
+    steps_s = steps.overlap_s(begin_s, end_s)
+    is_mostly_steps = steps_s >= MOSTLY_STEPS_SHARE * (end_s - begin_s)
+    in_all_s = float(steps_s[is_mostly_steps].sum())
+    if in_all_s < MIN_STEPS_S:
+        return None
+    cpu_s = np.array([cores for cores, _ in later]) * (end_s - begin_s)
+    return float(cpu_s[is_mostly_steps].sum()) / in_all_s
 
 
 _PROCESS_SENSORS = (

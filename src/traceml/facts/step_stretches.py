@@ -57,6 +57,9 @@ class StepStretches:
     """Those from some step on: without warm-up."""
 
 
+NO_STEPS = StepStretches(NO_STRETCHES, NO_STRETCHES)
+
+
 def step_stretches(
     rank: Rank, steps: RankSteps, blocks: npt.NDArray[Any], first: int = 0
 ) -> StepStretches:

@@ -8,6 +8,8 @@ import pytest
 from factories import make_run, map_steps, with_settings
 from traceml.diagnose.rules import compute_bound
 from traceml.facts.gather import gather
+from traceml.facts.layer_means import LayerFacts
+from traceml.facts.layers import LayerProfile
 from traceml.model.finding import Severity
 from traceml.model.phase import Phase
 from traceml.model.record_layout import NOT_MEASURED
@@ -76,6 +78,14 @@ def using(run: RunRecords, cores: float, runqueue: float = 0.0) -> RunRecords:
     return replace(run, samples=samples)
 
 
+def stolen(run: RunRecords, steal: float) -> RunRecords:
+    """The run on a machine of which the hypervisor gave so much to others."""
+    samples = tuple(
+        replace(sample, host=replace(sample.host, cpu_steal_share=steal)) for sample in run.samples
+    )
+    return replace(run, samples=samples)
+
+
 def test_a_forward_pass_that_sleeps_is_not_called_arithmetic() -> None:
     finding = compute_bound.check(gather(using(make_run(forward_ms=200), 0.02)))
     assert finding is not None
@@ -85,11 +95,52 @@ def test_a_forward_pass_that_sleeps_is_not_called_arithmetic() -> None:
     assert "CPU" not in finding.action and "GPU" not in finding.action
 
 
+def test_a_phase_that_sleeps_for_a_part_of_its_time_is_not_called_arithmetic() -> None:
+    finding = compute_bound.check(gather(using(make_run(forward_ms=200), 0.5)))
+    assert finding is not None
+    assert finding.severity is Severity.INFO
+    assert "waits there for 49% of it or more: the process kept 0.50 cores busy" in finding.claim
+    assert finding.evidence["waiting_share"] == pytest.approx(0.49, abs=0.01)
+    assert finding.action.startswith("Part of that is waiting: look first for sleeps, locks")
+    assert "inside forward; for the arithmetic itself, try a GPU" in finding.action
+    assert "is the limit" not in finding.action
+
+
+def test_two_samples_within_the_steps_say_that_it_waits_and_do_not_warn() -> None:
+    run = using(make_run(forward_ms=200), 0.02)
+    finding = compute_bound.check(gather(replace(run, samples=run.samples[:2])))
+    assert finding is not None
+    assert finding.severity is Severity.INFO
+    assert "waits there rather than computes: the process kept 0.02 cores busy" in finding.claim
+    assert finding.action.startswith("Nothing computes there")
+
+
+def test_cores_that_are_idle_after_the_steps_say_nothing_of_them() -> None:
+    run = using(make_run(), 0.02)
+    later = tuple(replace(sample, unix_s=sample.unix_s + 600) for sample in run.samples)
+    finding = compute_bound.check(gather(replace(run, samples=later)))
+    assert finding is not None
+    assert "waits" not in finding.claim and finding.evidence["busy_cores"] is None
+
+
+def test_the_layer_that_waits_longest_is_named() -> None:
+    facts = gather(using(make_run(forward_ms=200), 0.02))
+    layers = tuple(
+        LayerFacts(name, "Linear", 1, {"forward": forward_s}, None, None, {})
+        for name, forward_s in (("first", 0.01), ("asleep", 0.18))
+    )
+    finding = compute_bound.check(replace(facts, layers=LayerProfile("cpu", 4, layers=layers)))
+    assert finding is not None
+    assert "inside forward (its longest layer is asleep, 180.0 ms)" in finding.action
+
+
 @pytest.mark.parametrize(
     "run",
     [
-        pytest.param(using(make_run(), 0.31), id="just above the line"),
+        pytest.param(using(make_run(), 0.7), id="nearly all of it computes"),
         pytest.param(using(make_run(), 0.02, runqueue=0.5), id="it had no core to run on"),
+        pytest.param(using(make_run(), 0.6, runqueue=0.09), id="a part of it had none"),
+        pytest.param(stolen(using(make_run(), 0.5), 0.2), id="other machines had its core"),
         pytest.param(using(make_run(gpu=True), 0.02), id="a GPU computes"),
         pytest.param(using(make_run(ranks=2), 0.02), id="it may wait for another rank"),
         pytest.param(replace(make_run(), samples=()), id="not sampled"),
