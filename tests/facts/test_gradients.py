@@ -149,12 +149,62 @@ def test_a_gradient_that_had_exploded_before_it_was_lost_is_no_layer_s(head, lay
         forward_ms=dict.fromkeys(("", "first", "body", "head"), 1.0),
         norms=LayerNumbers(tuple(range(1, 7)), norms),
         return_order=(1, 2, 3, 0),
+        of_library=frozenset({3}),
     )
     bad = gradient_facts([record], {}).bad_value
     assert (bad.step, bad.phase, bad.layer, bad.finite_layer) == (6, "backward", layer, "head")
     said = f"{bad_value_sentence(bad)} {bad_value_advice(bad, '')}"
     assert ("learning rate" in said) == ("exploded" in said) == (layer is None)
     assert ("body" in said) == (layer is not None)
+
+
+LAST_WAS_FINITE = "the gradient of the parameters of norm was finite, that of the next was not."
+
+
+@pytest.mark.parametrize(
+    ("of_library", "layers", "said"),
+    [
+        pytest.param(
+            {1, 3},
+            ["norm"],
+            f"layer norm (Module), in step 6: {LAST_WAS_FINITE}",
+            id="the script's own is the one with the finite gradient",
+        ),
+        pytest.param(
+            {2, 3},
+            ["first"],
+            "layer first (Module), in step 6, after that of norm, which was finite.",
+            id="it is the one with the bad gradient",
+        ),
+        *(
+            pytest.param(
+                of_library,
+                ["first", "norm"],
+                "layer first (Module) or layer norm (Module), or between them, in step "
+                f"6: {LAST_WAS_FINITE}",
+                id=name,
+            )
+            for of_library, name in (({3}, "both are"), ({1, 2, 3}, "neither is"))
+        ),
+    ],
+)
+def test_the_layer_with_the_last_finite_gradient_may_have_made_the_bad_one(
+    of_library, layers, said
+):
+    """That of its parameters was finite, that of its inputs is not known to have been."""
+    norms = np.array([[np.nan, 1.0, 1.0, 1.0]] * 5 + [[np.nan, np.inf, 1.0, 1.0]])
+    record = layer_records(
+        forward_ms=dict.fromkeys(("", "first", "norm", "head"), 1.0),
+        norms=LayerNumbers(tuple(range(1, 7)), norms),
+        return_order=(1, 2, 3, 0),
+        of_library=frozenset(of_library),
+    )
+    bad = gradient_facts([record], {}).bad_value
+    assert [bad.layer, *(each.name for each in bad.others)] == layers
+    assert bad_value_sentence(bad).endswith(f" in the backward pass of {said}")
+    advice = bad_value_advice(bad, "")
+    assert advice is not None and f"Look at what {' and '.join(layers)} compute" in advice
+    assert ("between them" in advice) == (len(layers) > 1)
 
 
 # Of attempts

@@ -7,7 +7,7 @@ from datetime import datetime, timezone
 
 from traceml.diagnose.nodes import listed_nodes
 from traceml.facts.attempts import Attempt
-from traceml.facts.gradients import BadValue
+from traceml.facts.gradients import BadValue, NamedLayer
 from traceml.facts.lost_nodes import LostNode
 from traceml.facts.stability import Failure
 from traceml.model.evidence import Piece, as_number, as_words
@@ -230,20 +230,31 @@ def bad_value_sentence(bad: BadValue) -> str:
             "forward pass, the loss or its backward pass, in a step whose activations were not "
             "measured."
         )
-    layer = _with_kind(bad)
+    suspects = _suspects(bad)
     if bad.phase == "forward":
-        said = f"{layer} was the first to return NaN or infinite values, in {when}."
+        said = f"{suspects} was the first to return NaN or infinite values, in {when}."
         return said[0].upper() + said[1:]
-    after = f", after that of {bad.finite_layer}, which was finite" if bad.finite_layer else ""
+    between = ", or between them," if bad.others else ","
     return (
-        f"The gradient first became NaN or infinite in the backward pass of {layer}, in "
-        f"{when}{after}."
+        f"The gradient first became NaN or infinite in the backward pass of {suspects}{between} in "
+        f"{when}{_after_finite(bad)}."
     )
+
+
+def _after_finite(bad: BadValue) -> str:
+    """Returns which layer's gradient was finite just before the first one that was not."""
+    finite = bad.finite_layer
+    if finite is None:
+        return ""
+    name = finite or layer_words(finite)
+    if bad.layer == finite or finite in [each.name for each in bad.others]:
+        return f": the gradient of the parameters of {name} was finite, that of the next was not"
+    return f", after that of {name}, which was finite"
 
 
 def _parameters_sentence(bad: BadValue) -> str:
     """Returns that parameters were not finite after a step, and what is known of its gradients."""
-    whose = "" if bad.layer is None else f" of {_with_kind(bad)}"
+    whose = "" if bad.layer is None else f" of {_suspects(bad)}"
     if bad.phase == "start":
         return (
             f"Parameters{whose} were NaN or infinite before the first step: no step made them so."
@@ -262,7 +273,7 @@ def _parameters_sentence(bad: BadValue) -> str:
     return (
         f"Parameters were NaN or infinite after step {bad.step:,}, whose gradients were not "
         "measured. The layers of these parameters point to the backward pass of "
-        f"{_with_kind(bad)}, or to the update."
+        f"{_suspects(bad)}, or to the update."
     )
 
 
@@ -304,24 +315,33 @@ def bad_value_advice(bad: BadValue, half: str) -> str | None:
         )
     if not bad.layer:
         return None
+    names = [bad.layer, *(each.name or layer_words("") for each in bad.others)]
+    compute = f"{' and '.join(names)} compute{'' if bad.others else 's'}"
+    between = ", what is computed between them," if bad.others and bad.phase == "backward" else ""
     return (
-        f"Look at what {bad.layer} computes in {bad.phase} (a division, a root or a logarithm "
-        f"near zero, an exponential, a sum that overflows) and at the batch of that step{half}."
+        f"Look at what {compute} in {bad.phase} (a division, a root or a logarithm near zero, an "
+        f"exponential, a sum that overflows){between} and at the batch of that step{half}."
     )
 
 
-def _with_kind(bad: BadValue) -> str:
-    """Returns the layer of a bad value with its class."""
-    return f"{layer_words(bad.layer or '')}{f' ({bad.kind})' if bad.kind else ''}"
+def _suspects(bad: BadValue) -> str:
+    """Returns the layers that may have made a bad value, with their classes."""
+    named = [
+        f"{layer_words(each.name)}{f' ({each.kind})' if each.kind else ''}"
+        for each in (NamedLayer(bad.layer or "", bad.kind), *bad.others)
+    ]
+    return f"{', '.join(named[:-1])} or {named[-1]}" if bad.others else named[0]
 
 
 def bad_value_evidence(bad: BadValue | None) -> tuple[Piece, ...]:
     """Returns the first bad value as evidence; empty where none is known."""
     if bad is None:
         return ()
+    others = ", ".join(each.name or layer_words("") for each in bad.others)
     return (
         as_number("bad_step", bad.step),
         as_words("bad_phase", bad.phase),
         as_words("bad_layer", bad.layer),
+        as_words("bad_layer_or", others or None),
         as_number("bad_after_step", bad.finite_step),
     )

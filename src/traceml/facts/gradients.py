@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +31,14 @@ ROSE = 10.0
 RISING = 3.0
 """Times its usual norm, for a layer to rise together with one that has risen: which of two passes a
 threshold in the same step is left to their noise. Above it noise is no reason."""
+
+
+class NamedLayer(NamedTuple):
+    """A layer as sentences name it."""
+
+    name: str
+    kind: str | None = None
+    """Its class."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +77,8 @@ class BadValue:
     first layer in which it was not finite: none of these layers made it so …"""
     usual_norm: float | None = None
     """… and what that norm usually was."""
+    others: tuple[NamedLayer, ...] = ()
+    """Further layers that are as likely to have made it, be it in what is computed between them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,13 +349,18 @@ def _bad_activation(
 def _lost_in_backward(records: LayerRecords, found: BadValue, norms: Values) -> BadValue:
     """Returns a bad value of backward with the layer that made it, unless the gradient was on its
     way to infinity when it got there."""
-    place, finite = _backward_layer(records, norms)
+    suspects, finite = _backward_suspects(records, norms)
     if finite is not None:
         found = replace(found, finite_layer=records.names[finite])
         usual = _usual_before(records, finite, found.step)
         if usual and norms[finite] >= EXPLODED * usual:
             return replace(found, grown_norm=float(norms[finite]), usual_norm=usual)
-    return replace(found, layer=records.names[place], kind=records.kinds[place])
+    first, *others = _named(records, suspects)
+    return replace(found, layer=first.name, kind=first.kind, others=tuple(others))
+
+
+def _named(records: LayerRecords, places: Sequence[int]) -> list[NamedLayer]:
+    return [NamedLayer(records.names[place], records.kinds[place]) for place in places]
 
 
 def _usual_before(records: LayerRecords, place: int, step: int) -> float | None:
@@ -354,24 +370,24 @@ def _usual_before(records: LayerRecords, place: int, step: int) -> float | None:
     return _median(known[np.isfinite(known)])
 
 
-def _backward_layer(records: LayerRecords, norms: Values) -> tuple[int, int | None]:
-    """Returns the layer in whose backward pass a gradient became non-finite, and the one before.
+def _backward_suspects(records: LayerRecords, norms: Values) -> tuple[list[int], int | None]:
+    """Returns the layers in one of whose backward passes a gradient became non-finite, and the last
+    one with a finite gradient of its parameters.
 
     Backward goes against the order in which layers return. The last layer with a bad gradient got
-    or made the first bad value; a layer without parameters that lies behind it may have made it: of
-    those, one that the script itself defines is named rather than one of a library's.
+    or made the first bad value; one without parameters that lies behind it may have made it, or the
+    one whose parameters' gradient was finite: that of its inputs may not have been. Of those, the
+    ones that the script itself defines are suspects; if none is, the two with known gradients are.
     """
     order = _backward_order(records)
     bad = [number for number, place in enumerate(order) if np.isinf(norms[place])][-1]
     behind = order[bad + 1 :]
     finite = next((place for place in behind if np.isfinite(norms[place])), None)
     between = behind if finite is None else behind[: behind.index(finite)]
-    suspects = [
-        place
-        for place in between
-        if place not in records.of_library and not _has_below(records.names, place)
-    ]
-    return (suspects[0] if suspects else order[bad]), finite
+    leaves = [place for place in between if not _has_below(records.names, place)]
+    ends = [order[bad]] if finite is None else [order[bad], finite]
+    own = [place for place in (*leaves, *ends) if place not in records.of_library]
+    return own or ends, finite
 
 
 def _backward_order(records: LayerRecords) -> list[int]:

@@ -269,6 +269,27 @@ def test_the_layer_whose_backward_gives_nan_is_named(deep):
     assert bad.finite_layer == "last"
 
 
+class NormOfZero(nn.Module):
+    """Has a weight; from a given call on its rows are zeros, where a root has no gradient."""
+
+    def __init__(self, at):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(4))
+        self.at, self.calls = at, 0
+
+    def forward(self, inputs):
+        self.calls += 1
+        rows = inputs * (0.0 if self.calls >= self.at else 1.0)
+        return self.weight * rows / (rows.square().sum(-1, keepdim=True).sqrt() + 1e-3)
+
+
+def test_a_layer_with_parameters_that_loses_the_gradient_of_its_inputs_is_named(deep):
+    train(Parts(one=nn.Linear(4, 4), norm=NormOfZero(BAD_STEP), two=nn.Linear(4, 4)), steps=16)
+    bad = bad_value(deep())
+    assert (bad.step, bad.phase, bad.layer) == (BAD_STEP, "backward", "norm")
+    assert (bad.kind, bad.others, bad.finite_layer) == ("NormOfZero", (), "norm")
+
+
 class WithPositions(nn.Module):
     """Adds the weights of a layer that it never calls, as positions are often added to words."""
 

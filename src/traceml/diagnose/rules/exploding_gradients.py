@@ -11,7 +11,7 @@ GradScaler is about to skip that step.
 
 *Evidence.* `layer`, `layer_step`, `layer_usual`, `layer_norm` (what grew first, where, from what to
 what), `step`, `usual`, `norm` (the whole model or stage); where a gradient is not finite:
-`bad_step`, `bad_layer`, `bad_phase`, `bad_after_step` (as
+`bad_step`, `bad_layer`, `bad_layer_or`, `bad_phase`, `bad_after_step` (as
 [NON_FINITE_LOSS](#non_finite_loss) has them).
 
 *Thresholds.* As above. It warns where the loss is lost, ends above where it began, or a gradient
