@@ -10,7 +10,7 @@ from restarted_runs import Start, restarted
 from traceml.diagnose.failure_words import bad_value_advice, bad_value_sentence
 from traceml.facts.gather import gather
 from traceml.facts.gradients import gradient_facts
-from traceml.store.layer_records import LayerNumbers, LayerRecords
+from traceml.store.layer_records import BadLoss, LayerNumbers, LayerRecords
 
 
 def normed(pid, norms, steps=range(20)):
@@ -131,7 +131,7 @@ def test_a_bad_loss_is_a_layer_s_where_one_was_seen_to_return_it(
         norms=LayerNumbers(tuple(range(1, 15)), lost),
         largest=LayerNumbers((step,), np.array([values], float)),
         return_order=(1, 2, 0),
-        bad_losses=(12,),
+        bad_losses=(BadLoss(12),),
     )
     bad = gradient_facts([record], {}).bad_value
     assert (bad.step, bad.phase, bad.layer) == (12, "forward", layer)

@@ -27,6 +27,8 @@ ANOMALY = (
 """It says nothing of a forward pass, and nothing of infinity."""
 MAX_RANKS = 8
 """Ranks that one sentence lists."""
+MAX_KINDS = 4
+"""Classes of layers that one sentence lists."""
 
 
 def failed_ranks(failure: Failure, machines: Mapping[int, str]) -> str:
@@ -201,16 +203,8 @@ def bad_value_sentence(bad: BadValue) -> str:
         when = f"a step from {bad.finite_step + 1:,} to {bad.step:,}"
     if bad.is_of_inputs:
         return f"The batch of {when} already held NaN or infinite values: no layer made them."
-    if bad.is_of_loss and bad.are_layers_finite:
-        return (
-            f"The loss of {when} was NaN or infinite, although every layer returned finite values: "
-            "the loss function made it so."
-        )
     if bad.is_of_loss:
-        return (
-            f"The loss of {when} was NaN or infinite; no layer is known to have caused it: "
-            "the loss function itself may have."
-        )
+        return _loss_sentence(bad, when)
     if bad.phase in ("start", "optimizer") or bad.is_of_parameters:
         return _parameters_sentence(bad)
     if bad.grown_norm is not None:
@@ -238,6 +232,25 @@ def bad_value_sentence(bad: BadValue) -> str:
     return (
         f"The gradient first became NaN or infinite in the backward pass of {suspects}{between} in "
         f"{when}{_after_finite(bad)}."
+    )
+
+
+def _loss_sentence(bad: BadValue, when: str) -> str:
+    """Returns that a loss was not finite, and why no layer is named."""
+    if bad.are_layers_finite:
+        return (
+            f"The loss of {when} was NaN or infinite, although every layer returned finite values: "
+            "the loss function made it so."
+        )
+    if bad.is_packed:
+        return (
+            f"The loss of {when} was NaN or infinite; no layer is known to have caused it, because "
+            "what layers save for backward is packed, as activation checkpointing and offloading "
+            "do: any layer or the loss function may have."
+        )
+    return (
+        f"The loss of {when} was NaN or infinite; no layer is known to have caused it: "
+        "the loss function itself may have."
     )
 
 
@@ -289,10 +302,7 @@ def bad_value_advice(bad: BadValue, half: str) -> str | None:
             "zero when it is scaled, a decoder that fails. Check batches with torch.isfinite."
         )
     if bad.is_of_loss:
-        return (
-            f"Look at what the loss function computes in step {bad.step:,} (a logarithm or a "
-            f"division at zero, an exponential, infinity times zero) and at its targets{half}."
-        )
+        return _loss_advice(bad, half)
     if bad.phase == "start":
         return (
             f"Look at what {whose} began with: the checkpoint or the weights that were loaded, and "
@@ -313,14 +323,29 @@ def bad_value_advice(bad: BadValue, half: str) -> str | None:
             f"Look at the loss of step {bad.step:,}: a root, a norm or a logarithm at zero has a "
             f"gradient that is not finite{half}."
         )
-    if not bad.layer:
+    if bad.layer is None:
         return None
-    names = [bad.layer, *(each.name or layer_words("") for each in bad.others)]
+    names = [each or layer_words("") for each in (bad.layer, *(each.name for each in bad.others))]
     compute = f"{' and '.join(names)} compute{'' if bad.others else 's'}"
     between = ", what is computed between them," if bad.others and bad.phase == "backward" else ""
     return (
         f"Look at what {compute} in {bad.phase} (a division, a root or a logarithm near zero, an "
         f"exponential, a sum that overflows){between} and at the batch of that step{half}."
+    )
+
+
+def _loss_advice(bad: BadValue, half: str) -> str:
+    """Returns where to look when only the loss is known to have been bad."""
+    own = ""
+    if bad.own_kinds:
+        kinds = ", ".join(bad.own_kinds[:MAX_KINDS])
+        more = ", …" if len(bad.own_kinds) > MAX_KINDS else ""
+        own = f" and at what the script's own layers compute ({kinds}{more})"
+    again = " A run without that packing may tell which layer it is." if bad.is_packed else ""
+    targets = ", at its targets" if own else " and at its targets"
+    return (
+        f"Look at what the loss function computes in step {bad.step:,} (a logarithm or a "
+        f"division at zero, an exponential, infinity times zero){targets}{own}{half}.{again}"
     )
 
 

@@ -16,7 +16,7 @@ from traceml.facts.gradient_curves import (
     norm_curves,
     whole_model,
 )
-from traceml.store.layer_records import BadLayer, BadParameters, LayerRecords
+from traceml.store.layer_records import BadLayer, BadLoss, BadParameters, LayerRecords
 
 Values = npt.NDArray[np.float64]
 
@@ -69,6 +69,10 @@ class BadValue:
     """Whether it was seen in the loss alone: which layer made it, or none, is not known …"""
     are_layers_finite: bool = False
     """… unless every layer is known to have returned finite values in that step: none did."""
+    own_kinds: tuple[str, ...] = ()
+    """The classes of the script's own layers, any of which may have made it, …"""
+    is_packed: bool = False
+    """… and whether none is known because of what packs or hides what layers save for backward."""
     is_of_parameters: bool = False
     """Whether it was seen in parameters alone, because the gradients of that step were not
     measured: the phase is the likely one."""
@@ -241,24 +245,36 @@ def _seen_in_loss(
     inputs = [each for each in records.bad_inputs if after < each <= step]
     updates = [each for each in records.bad_parameters if after <= each.step <= step]
     layers = [each.step for each in records.bad_layers if after < each.step <= step]
-    losses = [each for each in records.bad_losses if after < each <= step]
+    losses = {each.step: each for each in records.bad_losses if after < each.step <= step}
     first = min([*inputs, *(each.step for each in updates), *layers, *losses], default=None)
     if first is None or first in layers:
         return None
     if first in inputs:
         return BadValue(rank, first, "forward", None, finite_step=first - 1, is_of_inputs=True)
     if first in losses:
-        return _bad_loss(records, rank, first)
+        return _bad_loss(records, rank, losses[first])
     return _bad_after(records, rank, updates[0])
 
 
-def _bad_loss(records: LayerRecords, rank: int, step: int) -> BadValue:
+def _bad_loss(records: LayerRecords, rank: int, lost: BadLoss) -> BadValue:
     """Returns the bad value of a step whose loss was non-finite and whose graph names no layer: the
     first layer that returned such a value, else the loss itself."""
+    step = lost.step
     found = _bad_value_of(records, rank, step, "forward", _first_bad_returned(records, step))
     if found.layer is not None:
         return found
-    return replace(found, is_of_loss=True, are_layers_finite=_is_model_finite(records, step))
+    if _is_model_finite(records, step):
+        return replace(found, is_of_loss=True, are_layers_finite=True)
+    kinds = _own_kinds(records)
+    return replace(found, is_of_loss=True, is_packed=lost.is_packed, own_kinds=kinds)
+
+
+def _own_kinds(records: LayerRecords) -> tuple[str, ...]:
+    """Returns the classes of the layers that the script itself defines, innermost layers first."""
+    own = [place for place in range(len(records.names)) if place not in records.of_library]
+    holders = set(filter(lambda place: _has_below(records.names, place), own))
+    ordered = sorted(own, key=lambda place: place in holders)
+    return tuple(dict.fromkeys(records.kinds[place] for place in ordered))
 
 
 def _is_model_finite(records: LayerRecords, step: int) -> bool:

@@ -140,6 +140,14 @@ class BadLayer(NamedTuple):
     """Its place."""
 
 
+class BadLoss(NamedTuple):
+    """A loss that was not finite, of which no layer is known to have made it so."""
+
+    step: int
+    is_packed: bool = False
+    """Whether that is because a hook had packed what layers save, or hid the layers."""
+
+
 class BadParameters(NamedTuple):
     """The layers whose parameters were not finite after a step whose loss was finite."""
 
@@ -217,7 +225,7 @@ class LayerRecords:
     """Whose outputs outlived their step, in the order of steps."""
     bad_inputs: tuple[int, ...] = ()
     """The steps in which what the model was given was not finite."""
-    bad_losses: tuple[int, ...] = ()
+    bad_losses: tuple[BadLoss, ...] = ()
     """The steps whose loss was not finite, and of which no more is known."""
     bad_parameters: tuple[BadParameters, ...] = ()
     """The steps after which parameters were not finite."""
@@ -324,6 +332,7 @@ class _LayerLine(msgspec.Struct):
     calls_compiled: list[int] = []
     has_bad_inputs: bool = False
     has_bad_loss: bool = False
+    is_packed: bool = False
     bad_parameters: list[int] = []
     is_within_step: bool = False
     since: int = 0
@@ -593,7 +602,9 @@ def _of_set(
             if line.bad_layer is not None and 0 <= line.bad_layer < count
         ),
         bad_inputs=tuple(line.step or 0 for line in lines if line.has_bad_inputs),
-        bad_losses=tuple(line.step or 0 for line in lines if line.has_bad_loss),
+        bad_losses=tuple(
+            BadLoss(line.step or 0, line.is_packed) for line in lines if line.has_bad_loss
+        ),
         bad_parameters=tuple(
             BadParameters(line.step or 0, tuple(line.bad_parameters), line.is_within_step)
             for line in lines

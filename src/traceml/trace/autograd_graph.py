@@ -53,6 +53,8 @@ _PASSES_ON = (
 """In the names of operations that never make a bad value of finite ones."""
 MAX_SCALE = 16.0
 """A factor up to this hardly ever makes a finite value infinite."""
+_CHECKPOINT = "CheckpointFunction"
+"""In the name of the operation that stands for all of a block, in reentrant checkpointing."""
 _SUMS = ("AddBackward", "SubBackward")
 """Operations that save nothing and hardly ever overflow by themselves."""
 
@@ -172,12 +174,25 @@ def saved_and_packed(nodes: Iterable[Any]) -> Iterator[tuple[Any, torch.Tensor |
                     yield node, None
 
 
+def has_packed(nodes: Iterable[Any]) -> bool:
+    """Whether what any operation saved cannot be seen: a hook has packed it, or reentrant
+    checkpointing hides the operation."""
+    if not can_see_saved_tensors():
+        return False
+    return any(
+        _CHECKPOINT in node.name() or any(each is None for _, each in saved_and_packed([node]))
+        for node in nodes
+    )
+
+
 class BadNode(NamedTuple):
     """The first operation with a value that is not finite."""
 
     node: Any
     is_given: bool
     """Whether it was given that value by no other operation: it is in what the model was given."""
+    is_hidden: bool = False
+    """Whether it may have been given that value all the same: what leads to it was packed."""
 
 
 def first_bad_node(nodes: Iterable[Any]) -> BadNode | None:
@@ -208,17 +223,50 @@ def _first_bad(nodes: Iterable[Any], is_fine: Callable[[Any], bool]) -> BadNode 
                 continue
             is_fine_here = _is_finite_or_hidden if short in _MASKS else is_fine
             for data in filter(_is_tensor, map(_data, _saved(node, name))):
-                is_result = "result" in short or short in _RESULTS
+                is_result = _is_result(short)
                 if not is_fine_here(data):
                     if not is_result and not given:
                         return BadNode(node, is_given=True)
-                    made = node if is_result else _source(node, name)
-                    return BadNode(_maker(made, finite), is_given=False)
+                    made = _maker(node if is_result else _source(node, name), finite)
+                    return BadNode(made, is_given=False, is_hidden=_is_hidden(made))
                 if is_result:
                     finite.add(node)
                 elif _memory(data) not in parameters and len(given) == 1:
                     finite.update(given)
     return None
+
+
+def _is_hidden(node: Any) -> bool:
+    """Whether no saved input tells that an operation was given finite values, because it is packed;
+    all inputs that can be seen are finite."""
+    waiting, seen = [node], {node}
+    while waiting:
+        each = waiting.pop()
+        if has_packed([each]):
+            return True
+        if _has_seen_input(each):
+            continue
+        for below in _given(each):
+            if below not in seen:
+                seen.add(below)
+                waiting.append(below)
+    return False
+
+
+def _has_seen_input(node: Any) -> bool:
+    """Whether an operation has saved something else than its results, parameters and factors."""
+    parameters = {_memory(each) for each in owned_parameters(node)}
+    return any(
+        data.dim() > 0 and _memory(data) not in parameters
+        for name in _saved_names(node)
+        if not _is_result(name.removeprefix(_SAVED))
+        for data in filter(_is_tensor, map(_data, _saved(node, name)))
+    )
+
+
+def _is_result(short: str) -> bool:
+    """Whether torch calls a saved result so."""
+    return "result" in short or short in _RESULTS
 
 
 def _takes(node: Any, below: Any) -> bool:
@@ -427,5 +475,7 @@ def _scales_little(node: Any) -> bool:
 
 def _only_parameters(node: Any) -> bool:
     """Whether a node only turns a parameter round: a transposed or cast weight."""
+    if _CHECKPOINT in node.name():  # all of a block, given a batch that needs a gradient
+        return False
     followed = [each for each, _ in node.next_functions]
     return len(followed) == 1 and followed[0] is not None and _is_leaf(followed[0])

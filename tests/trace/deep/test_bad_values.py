@@ -808,6 +808,50 @@ def test_a_first_loss_that_nothing_explains_is_no_later_layer_s(deep):
     assert advice is not None and "loss function" in advice and "anomaly" not in advice
 
 
+@pytest.mark.parametrize("use_reentrant", [True, False])
+@pytest.mark.parametrize("lose", ["square", "softmax"], ids=["input seen", "result seen"])
+def test_a_loss_behind_a_checkpointed_model_is_no_last_layer_s(deep, use_reentrant, lose):
+    """What the layers have saved is packed, or hidden: any of them may have been the first."""
+    model = with_planted(nn.Identity())
+    model.block.planted = planted = OverflowsAsUsual(10_000)
+    torch.manual_seed(0)
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    for step in range(1, 17):
+        planted.at = 0 if step >= BAD_STEP else 10_000
+        batch = torch.randn(2, 4, requires_grad=True)
+        out = checkpoint(model, batch, use_reentrant=use_reentrant)
+        loss = out.square().mean() if lose == "square" else out.softmax(-1)[:, 0].mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    bad = bad_value(deep())
+    assert (bad.step, bad.phase, bad.layer) == (BAD_STEP, "forward", None)
+    assert bad.is_packed and "checkpointing" in bad_value_sentence(bad)
+    advice = bad_value_advice(bad, "")
+    assert advice is not None and "script's own layers compute (OverflowsAsUsual" in advice
+
+
+class Whole(nn.Module):
+    """A model that overflows in its own `forward`."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.two, self.calls = nn.Linear(4, 4), nn.Linear(4, 4), 0
+
+    def forward(self, inputs):
+        self.calls += 1
+        factor = 1e30 if self.calls >= BAD_STEP else 1.0
+        return self.two(self.one(inputs) * factor * factor)
+
+
+def test_advice_on_the_model_itself_names_it(deep):
+    train(Whole(), steps=16)
+    bad = bad_value(deep())
+    assert (bad.step, bad.phase, bad.layer) == (BAD_STEP, "forward", "")
+    advice = bad_value_advice(bad, "")
+    assert advice is not None and advice.startswith("Look at what the model itself computes in")
+
+
 def test_a_loss_whose_own_backward_is_lost_is_no_layer_s(deep):
     model = with_planted(nn.Identity())
     torch.manual_seed(0)

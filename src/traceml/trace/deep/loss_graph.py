@@ -166,6 +166,8 @@ class LossGraph:
         bad = autograd_graph.first_bad_node(nodes)
         if bad is not None and bad.is_given:
             self._file.write(layers, {"step": step, "has_bad_inputs": True})
+        elif bad.is_hidden if bad else autograd_graph.has_packed(nodes):
+            self._file.write(layers, {"step": step, "has_bad_loss": True, "is_packed": True})
         elif bad and (place := self.place_of(bad.node, nodes, layers)) is not None:
             self._file.write(layers, {"step": step, "bad_layer": place})
         else:
