@@ -27,6 +27,7 @@ ANOMALY = (
 """It says nothing of a forward pass, and nothing of infinity."""
 MAX_RANKS = 8
 """Ranks that one sentence lists."""
+LOSS = "the loss function"
 MAX_KINDS = 4
 """Classes of layers that one sentence lists."""
 
@@ -325,8 +326,8 @@ def bad_value_advice(bad: BadValue, half: str) -> str | None:
         )
     if bad.layer is None:
         return None
-    names = [each or layer_words("") for each in (bad.layer, *(each.name for each in bad.others))]
-    compute = f"{' and '.join(names)} compute{'' if bad.others else 's'}"
+    names = [bad.layer or layer_words(""), *_other_names(bad)]
+    compute = f"{_listed(names, 'and')} compute{'s' if len(names) == 1 else ''}"
     between = ", what is computed between them," if bad.others and bad.phase == "backward" else ""
     return (
         f"Look at what {compute} in {bad.phase} (a division, a root or a logarithm near zero, an "
@@ -355,18 +356,28 @@ def _suspects(bad: BadValue) -> str:
         f"{layer_words(each.name)}{f' ({each.kind})' if each.kind else ''}"
         for each in (NamedLayer(bad.layer or "", bad.kind), *bad.others)
     ]
-    return f"{', '.join(named[:-1])} or {named[-1]}" if bad.others else named[0]
+    return _listed([*named, LOSS] if bad.or_loss else named, "or")
+
+
+def _other_names(bad: BadValue) -> list[str]:
+    """Returns what is as likely to have made a bad value as the layer that is named first."""
+    names = [each.name or layer_words("") for each in bad.others]
+    return [*names, LOSS] if bad.or_loss else names
+
+
+def _listed(words: Sequence[str], last: str) -> str:
+    """Returns words as a list, with `and` or `or` before the last one."""
+    return f" {last} ".join(filter(None, (", ".join(words[:-1]), words[-1])))
 
 
 def bad_value_evidence(bad: BadValue | None) -> tuple[Piece, ...]:
     """Returns the first bad value as evidence; empty where none is known."""
     if bad is None:
         return ()
-    others = ", ".join(each.name or layer_words("") for each in bad.others)
     return (
         as_number("bad_step", bad.step),
         as_words("bad_phase", bad.phase),
         as_words("bad_layer", bad.layer),
-        as_words("bad_layer_or", others or None),
+        as_words("bad_layer_or", ", ".join(_other_names(bad)) or None),
         as_number("bad_after_step", bad.finite_step),
     )

@@ -83,6 +83,8 @@ class BadValue:
     """… and what that norm usually was."""
     others: tuple[NamedLayer, ...] = ()
     """Further layers that are as likely to have made it, be it in what is computed between them."""
+    or_loss: bool = False
+    """In forward: whether the loss function is as likely to have made it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,11 +227,11 @@ def _bad_value(records: LayerRecords, rank: int) -> BadValue | None:
     seen = _bad_activation(records, step, before)
     is_scaled = step in records.scaled_steps
     if seen is not None:
-        step, place = seen
-        name, kind = records.names[place], records.kinds[place]
-        if BadLayer(step, place) in records.bad_layers:
-            before = step - 1  # where losses are looked at, it is every one of them
-        return BadValue(rank, step, "forward", name, kind, None, before, is_scaled)
+        if seen in records.bad_layers:
+            before = seen.step - 1  # where losses are looked at, it is every one of them
+        first, *others = _named(records, [seen.layer, *seen.others])
+        found = BadValue(rank, seen.step, "forward", first.name, first.kind, None, before)
+        return replace(found, is_scaled=is_scaled, others=tuple(others), or_loss=seen.or_loss)
     if np.isinf(norms[~np.isnan(norms)]).all():
         return BadValue(rank, step, "forward", None, None, None, before, is_scaled)
     found = BadValue(rank, step, "backward", None, None, None, before, is_scaled)
@@ -347,18 +349,16 @@ def _norms_of(records: LayerRecords, step: int) -> Values | None:
     return found
 
 
-def _bad_activation(
-    records: LayerRecords, step: int, finite_step: int | None
-) -> tuple[int, int] | None:
+def _bad_activation(records: LayerRecords, step: int, finite_step: int | None) -> BadLayer | None:
     """Returns the step and the layer that first returned a non-finite value, where that was seen no
     later than a gradient was: after it, parameters are no longer finite either."""
     for bad in records.bad_layers:
         if (finite_step or 0) < bad.step <= step:
-            return bad.step, bad.layer
+            return bad
     for seen in records.largest.steps:
         place = _first_bad_returned(records, seen) if (finite_step or 0) < seen <= step else None
         if place is not None:
-            return seen, place
+            return BadLayer(seen, place)
     return None
 
 

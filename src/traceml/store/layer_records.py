@@ -138,6 +138,10 @@ class BadLayer(NamedTuple):
     step: int
     layer: int
     """Its place."""
+    others: tuple[int, ...] = ()
+    """The places of further layers that are as likely to be it."""
+    or_loss: bool = False
+    """Whether the loss function is, too."""
 
 
 class BadLoss(NamedTuple):
@@ -328,6 +332,8 @@ class _LayerLine(msgspec.Struct):
     returned: list[int] | None = None
     is_scaled: bool = False
     bad_layer: int | None = None
+    bad_layer_or: list[int] = []
+    or_loss: bool = False
     compiled: list[int] = []
     calls_compiled: list[int] = []
     has_bad_inputs: bool = False
@@ -597,7 +603,12 @@ def _of_set(
         largest=_numbers(lines, "largest", count),
         scaled_steps=frozenset(line.step or 0 for line in lines if line.is_scaled),
         bad_layers=tuple(
-            BadLayer(line.step or 0, line.bad_layer)
+            BadLayer(
+                line.step or 0,
+                line.bad_layer,
+                tuple(place for place in line.bad_layer_or if 0 <= place < count),
+                line.or_loss,
+            )
             for line in lines
             if line.bad_layer is not None and 0 <= line.bad_layer < count
         ),

@@ -243,6 +243,72 @@ def test_a_layer_between_operations_of_the_one_that_calls_it_is_named(deep, plan
     assert (bad.step, bad.phase, bad.layer) == (BAD_STEP, "forward", "block.planted.planted")
 
 
+class OverflowsAfterItsLayer(nn.Module):
+    """Returns what its layer does, and from a given call on more than that."""
+
+    def __init__(self, at):
+        super().__init__()
+        self.inner, self.at, self.calls = nn.Linear(4, 4), at, 0
+
+    def forward(self, inputs):
+        self.calls += 1
+        found = self.inner(inputs)
+        return found * 1e30 * 1e30 if self.calls >= self.at else found
+
+
+class WithReluOfItsOwn(nn.Module):
+    """Applies functions between its layers, and more of them from a given call on."""
+
+    def __init__(self, block, at=10_000):
+        super().__init__()
+        self.block, self.last, self.at, self.calls = block, nn.Linear(4, 4), at, 0
+
+    def forward(self, inputs):
+        self.calls += 1
+        found = self.block(inputs)
+        if self.calls >= self.at:
+            found = found * 1e30 * 1e30
+        return self.last(found.relu())
+
+
+class Doubles(nn.Module):
+    def forward(self, inputs):
+        return inputs * 2.0
+
+
+@pytest.mark.parametrize(
+    ("model", "inner"),
+    [
+        pytest.param(
+            WithReluOfItsOwn(OverflowsAfterItsLayer(BAD_STEP)),
+            "layer block (OverflowsAfterItsLayer)",
+            id="a block, after its layer",
+        ),
+        pytest.param(
+            WithReluOfItsOwn(Parts(inner=nn.Linear(4, 4), own=Doubles()), BAD_STEP),
+            "layer block.own (Doubles), layer block (Parts)",
+            id="the model, after its block",
+        ),
+    ],
+)
+def test_new_operations_where_calls_end_may_be_those_of_each(deep, model, inner):
+    """Which operations lie in which call is only known of a step without them."""
+    train(model, steps=16)
+    bad = bad_value(deep())
+    assert (bad.step, bad.phase) == (BAD_STEP, "forward")
+    said = f"{inner} or the model itself (WithReluOfItsOwn) was the first"
+    assert said in bad_value_sentence(bad).replace("Layer", "layer", 1)
+
+
+def test_new_operations_after_the_last_layer_may_be_those_of_the_loss(deep):
+    train(Parts(one=nn.Linear(4, 4), own=Overflows(BAD_STEP)), steps=16)
+    bad = bad_value(deep())
+    assert (bad.step, bad.phase, bad.layer, bad.or_loss) == (BAD_STEP, "forward", "own", True)
+    said = f"{bad_value_sentence(bad)} {bad_value_advice(bad, '')}"
+    assert "the model itself (Parts) or the loss function was the first to return" in said
+    assert "Look at what own, the model itself and the loss function compute in" in said
+
+
 class OverflowsBetweenLayers(nn.Module):
     """Does so in its own `forward`, between two layers of torch's."""
 
@@ -918,6 +984,17 @@ def test_an_operation_belongs_to_the_innermost_call_that_holds_it():
             expected = min(around, key=lambda span: span.end - span.first, default=None)
             assert innermost.at(number) == (None if expected is None else expected.place)
     assert InnermostLayers([]).at(3) is None
+
+
+def test_what_is_done_between_two_operations_may_be_of_any_call_that_ends_or_begins_there():
+    """The model is 0; 1 calls 2, and 3 calls 4."""
+    calls = [(2, 5, 6), (1, 5, 6), (4, 8, 9), (3, 8, 9), (0, 5, 10)]
+    innermost = InnermostLayers([LayerSpan(*call) for call in calls])
+    assert innermost.between(5, 6) == [2, 1, 0]
+    assert innermost.between(6, 7) == [0]
+    assert innermost.between(7, 8) == [0, 3, 4]
+    assert innermost.between(9, None) == [0, None]
+    assert innermost.between(None, 5) == [None, 0, 1, 2]
 
 
 def test_operations_of_very_many_calls_are_looked_up_quickly():

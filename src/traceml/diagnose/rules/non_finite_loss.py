@@ -17,7 +17,7 @@ steps as the tracer counts them; `logged`: as the script numbered them, "logged 
 the two are never compared), `values`, `values_not_finite`, `last_finite` (the value at that
 step), `gradient_norm_before` and `gradient_norm_usual` where a logged norm had risen before it
 was lost too; `loss_usual` where the loss itself had grown. With the deep profile also the first
-value that was not finite: `bad_layer`, `bad_layer_or` (layers that are as likely to have made it),
+value that was not finite: `bad_layer`, `bad_layer_or` (what is as likely to have made it),
 `bad_phase` (`forward`: the layer returned it; `backward`: its gradient was lost while the loss was
 finite; `optimizer`: its parameters were lost after the step, and no gradient that was not finite is
 known; `start`: they were not finite before the first step), `bad_step`, `bad_after_step`.

@@ -28,6 +28,8 @@ MAX_PAIRS = 4_000_000
 """Of an operation and a usual one, among those that differ: comparing more takes seconds."""
 MAX_SPANS = 2000
 """Calls of layers: of more it would take long to tell which lies between two others."""
+MAX_SUSPECTS = 3
+"""Layers that are named where it cannot be told which of them it was."""
 MAX_LOOKS = 4
 """Of one process: a script may skip steps with such a loss again and again."""
 
@@ -38,6 +40,24 @@ class LayerSpan(NamedTuple):
     place: int
     first: int
     end: int
+
+
+class Suspects(NamedTuple):
+    """The layers that an operation may belong to."""
+
+    places: list[int]
+    """The likeliest first."""
+    is_loss: bool = False
+    """Whether it may as well belong to what comes behind all layers."""
+
+    def as_line(self) -> dict[str, Any]:
+        """What the file says of them."""
+        line: dict[str, Any] = {"bad_layer": self.places[0]}
+        if len(self.places) > 1:
+            line["bad_layer_or"] = self.places[1:]
+        if self.is_loss:
+            line["or_loss"] = True
+        return line
 
 
 class UsualOperation(NamedTuple):
@@ -83,6 +103,14 @@ class InnermostLayers:
         self._begins.append(number)
         self._places.append(place)
 
+    def between(self, before: int | None, after: int | None) -> list[int | None]:
+        """The layers, one after the other, that something done after the operation of one number
+        and before that of a later one may belong to; without a number, from the beginning or to the
+        end."""
+        begin = 0 if before is None else bisect_right(self._begins, before)
+        end = len(self._begins) if after is None else bisect_right(self._begins, after)
+        return [None if before is None else self.at(before), *self._places[begin:end]]
+
     def at(self, number: int) -> int | None:
         """The layer of the operation with this number; `None` for none."""
         found = bisect_right(self._begins, number) - 1
@@ -116,6 +144,7 @@ class LossGraph:
         self._spoiled: set[str] = set()
         """The layers that are known to hold parameters that are not finite."""
         self._usual: list[UsualOperation] = []
+        self._usual_layers = InnermostLayers([])
         self._idle: list[LayerSpan] = []
         """Calls in which layers did nothing, in the same step."""
 
@@ -148,7 +177,7 @@ class LossGraph:
         names = autograd_graph.parameter_names((layer.name, layer.module) for layer in layers)
         nodes = autograd_graph.nodes_of(loss)[::-1]
         if 0 < len(nodes) <= MAX_LEARNED:
-            innermost = InnermostLayers(spans)
+            innermost = self._usual_layers = InnermostLayers(spans)
             self._usual = [
                 UsualOperation(label, innermost.at(node._sequence_nr()), node._sequence_nr())
                 for node, label in zip(nodes, _labels(nodes, names), strict=True)
@@ -168,8 +197,8 @@ class LossGraph:
             self._file.write(layers, {"step": step, "has_bad_inputs": True})
         elif bad.is_hidden if bad else autograd_graph.has_packed(nodes):
             self._file.write(layers, {"step": step, "has_bad_loss": True, "is_packed": True})
-        elif bad and (place := self.place_of(bad.node, nodes, layers)) is not None:
-            self._file.write(layers, {"step": step, "bad_layer": place})
+        elif bad and (suspects := self.suspects_of(bad.node, nodes, layers)) is not None:
+            self._file.write(layers, {"step": step, **suspects.as_line()})
         else:
             self._file.write(layers, {"step": step, "has_bad_loss": True})
 
@@ -196,19 +225,33 @@ class LossGraph:
     def layer_of(self, node: Any, nodes: list[Any]) -> str | None:
         """The name of the layer that an operation belongs to; `None` where that is not known."""
         layers = layers_of(self._models.training())
-        place = self.place_of(node, nodes, layers)
-        return None if place is None else layers[place].name
+        suspects = self.suspects_of(node, nodes, layers)
+        return None if suspects is None else layers[suspects.places[0]].name
 
-    def place_of(self, node: Any, nodes: list[Any], layers: Sequence[ModelLayer]) -> int | None:
-        """The place of the layer that an operation belongs to; `None` where that is not known."""
-        spans, first = self._spans(), nodes[-1]._sequence_nr()
+    def suspects_of(
+        self, node: Any, nodes: list[Any], layers: Sequence[ModelLayer]
+    ) -> Suspects | None:
+        """The layers that an operation may belong to; `None` where that is not known."""
         names = autograd_graph.parameter_names((layer.name, layer.module) for layer in layers)
         owners = {names.get(id(each)) for each in autograd_graph.owned_parameters(node)} - {None}
         if len(owners) == 1:  # what reads a layer's parameters is its own
             (owner,) = owners
-            return next((at for at, layer in enumerate(layers) if layer.name == owner), None)
-        if self._usual and len(nodes) <= MAX_LEARNED:
-            return self._place_by_likeness(node, nodes[::-1], layers, names)
+            place = next((at for at, layer in enumerate(layers) if layer.name == owner), None)
+        elif self._usual and len(nodes) <= MAX_LEARNED:
+            return self._suspects_by_likeness(node, nodes[::-1], layers, names)
+        else:
+            place = self._place_by_numbers(node, nodes, layers, names)
+        return None if place is None else Suspects([place])
+
+    def _place_by_numbers(
+        self,
+        node: Any,
+        nodes: list[Any],
+        layers: Sequence[ModelLayer],
+        names: dict[int, str],
+    ) -> int | None:
+        """The layer of an operation, by its number and by the layers with parameters around it."""
+        spans, first = self._spans(), nodes[-1]._sequence_nr()
         if spans and _fits(spans, nodes, first, [layer.name for layer in layers], names):
             return InnermostLayers(spans).at(node._sequence_nr() - first)
         places = {layer.name: place for place, layer in enumerate(layers)}
@@ -220,31 +263,47 @@ class LossGraph:
         name = autograd_graph.layer_of(node, nodes, names)
         return None if name is None else places.get(name)
 
-    def _place_by_likeness(
+    def _suspects_by_likeness(
         self,
         node: Any,
         nodes: Sequence[Any],
         layers: Sequence[ModelLayer],
         names: dict[int, str],
-    ) -> int | None:
-        """The layer of an operation, by the operations around it that are as usual."""
+    ) -> Suspects | None:
+        """The layers of an operation, by the operations around it that are as usual."""
         around = usual_around([each.label for each in self._usual], _labels(nodes, names))
-        of_library = {place for place, layer in enumerate(layers) if layer.is_of_library}
         number = next(number for number, each in enumerate(nodes) if each is node)
-        near_before, near_after = around[number]
-        idle = self._idle_between(near_before, near_after, layers)
+        before, after = (None if near is None else self._usual[near] for near in around[number])
+        if before == after:
+            place = None if before is None else before.place
+            return None if place is None else Suspects([place])
+        idle = self._idle_between(*around[number], layers)
         if idle is not None:
-            return idle
-        before, after = (
-            None if near is None else self._usual[near].place for near in (near_before, near_after)
-        )
-        # What is done otherwise than usual is the script's own code: layers of libraries always do
-        # the same.
-        if before == after or (before is not None and before not in of_library):
-            return before
-        if after not in of_library:
-            return after
-        return self._own_code_between(before, after, layers)
+            return Suspects([idle])
+        return self._suspects_between(before, after, layers)
+
+    def _suspects_between(
+        self,
+        before: UsualOperation | None,
+        after: UsualOperation | None,
+        layers: Sequence[ModelLayer],
+    ) -> Suspects | None:
+        """The layers of an operation that is new between two usual ones, innermost layers first.
+
+        What is done otherwise than usual is the script's own code: layers of libraries always do
+        the same. Where calls end or begin between the two, it may lie in any of those.
+        """
+        begin, end = (None if each is None else each.number for each in (before, after))
+        found = self._usual_layers.between(begin, end)
+        known = list(dict.fromkeys(place for place in found if place is not None))
+        own = [place for place in known if not layers[place].is_of_library]
+        is_at_end = after is None or after.place is None
+        if is_at_end and (before is None or before.place not in own):
+            return None  # as likely outside of all layers
+        if not own:
+            return None if None in found else Suspects(known[-1:])
+        own.sort(key=lambda place: -_depth(layers[place].name))
+        return Suspects(own[:MAX_SUSPECTS], is_at_end)
 
     def _idle_between(
         self, before: int | None, after: int | None, layers: Sequence[ModelLayer]
@@ -262,23 +321,6 @@ class LossGraph:
             if first < span.first <= end and not layers[span.place].is_of_library
         }
         return found.pop() if len(found) == 1 else None
-
-    def _own_code_between(
-        self, before: int | None, after: int, layers: Sequence[ModelLayer]
-    ) -> int:
-        """The layer of the script's that does something between two layers of libraries: the one
-        that is called between them and usually does nothing, or the one that calls both."""
-        own = [not layer.is_of_library for layer in layers]
-        between = [place for place in _between(self._spans(), before, after) if own[place]]
-        if len(between) == 1:
-            return between[0]
-        inner = [layers[place].name for place in (before, after) if place is not None]
-        around = [
-            place
-            for place, layer in enumerate(layers)
-            if own[place] and all(_is_below(name, layer.name) for name in inner)
-        ]
-        return max(around, key=lambda place: len(layers[place].name), default=after)
 
 
 def _labels(nodes: Sequence[Any], names: dict[int, str]) -> list[str]:
@@ -387,6 +429,11 @@ def _fits(
             if place is None or not _is_owner(layers[place], owners):
                 return False
     return True
+
+
+def _depth(name: str) -> int:
+    """How many layers hold the one of that name, as far as their names tell."""
+    return name.count(".") + 1 if name else 0
 
 
 def _is_owner(layer: str, owners: set[str]) -> bool:
