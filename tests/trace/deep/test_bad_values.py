@@ -12,6 +12,7 @@ import pytest
 import torch
 from tests.trace.deep.test_bursts import Parts, train
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 from traceml.diagnose.failure_words import bad_value_advice, bad_value_sentence
@@ -139,6 +140,23 @@ def test_dropout_after_the_layer_that_makes_nan_is_not_blamed(deep):
     train(model, steps=BAD_STEP + 2)
     found = bad_value(deep())
     assert (found.layer, found.step) == ("lost", BAD_STEP)
+
+
+class PassesOn(TorchDispatchMode):
+    """Does what it sees, as the mode does that counts operations."""
+
+    def __torch_dispatch__(self, function, types, arguments=(), options=None):
+        return function(*arguments, **(options or {}))
+
+
+def test_a_mode_that_sees_every_operation_hides_no_layer(deep):
+    model = with_planted(OverflowsAsUsual(BAD_STEP))
+    train(model, steps=BAD_STEP - 1)
+    with PassesOn():
+        train(model, steps=1)
+    train(model, steps=5)
+    bad = bad_value(deep())
+    assert (bad.step, bad.phase, bad.layer) == (BAD_STEP, "forward", "block.planted")
 
 
 class Scaled(nn.Linear):

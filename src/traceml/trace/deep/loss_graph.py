@@ -192,7 +192,8 @@ class LossGraph:
         if spoiled:
             self._write_bad_parameters(layers, spoiled, step, was_finite)
             return
-        bad = autograd_graph.first_bad_node(nodes)
+        with torch._C._DisableTorchDispatch():  # a mode is given a saved factor as a mere number
+            bad = autograd_graph.first_bad_node(nodes)
         if bad is not None and bad.is_given:
             self._file.write(layers, {"step": step, "has_bad_inputs": True})
         elif bad.is_hidden if bad else autograd_graph.has_packed(nodes):
