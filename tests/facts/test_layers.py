@@ -347,10 +347,15 @@ def test_operations_of_a_batch_of_another_size_are_not_those_of_a_mean_step(coun
     notes = [each for each in profile.notes if "was given" in each]
     assert len(notes) == (not is_told)
     if counted == 6_400:
-        assert "step 14, in which the model was given 6,400 numbers." in notes[0]
+        assert "step 14, where the model was given 6,400 numbers;" in notes[0]
         assert "0.016 times as many on average" in notes[0]
     if counted == 2:
         assert "was given 2 numbers" in notes[0] and "50 times" in notes[0]
+
+
+def test_sizes_that_nobody_knows_say_nothing():
+    layer = _counted_layer(given_elements=np.full(4, np.nan), counted_step=14, counted_elements=100)
+    assert layer_profile([layer], {}, "", BF16).flops is not None
 
 
 def test_batches_of_uneven_sizes_over_ranks_may_be_alike_in_the_mean():

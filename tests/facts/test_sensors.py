@@ -157,10 +157,10 @@ def test_how_busy_workers_are_is_told_of_the_time_in_which_steps_ran() -> None:
     assert found.cpu_cores == Level(1.0, 1.0)
     (all_of_it,) = process_facts(samples)
     assert all_of_it.workers_cpu_cores.mean == pytest.approx(8.0 / 6)
-    assert found.are_workers_of_steps and all_of_it.are_workers_of_steps
+    assert found.is_worker_load_of_steps and all_of_it.is_worker_load_of_steps
     short = Stretches(np.array([1.5]), np.array([2.4]))
     (found,) = process_facts(samples, lambda rank: StepStretches(short, short))
-    assert not found.are_workers_of_steps
+    assert not found.is_worker_load_of_steps
 
 
 @pytest.mark.parametrize(

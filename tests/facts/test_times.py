@@ -10,6 +10,7 @@ import pytest
 from factories import make_run, map_steps, stall
 from traceml.facts.gather import gather
 from traceml.facts.series import StepTimeSeries
+from traceml.facts.step_table import complete_steps, with_long_steps
 from traceml.model.phase import Phase
 from traceml.model.record_layout import GPU_FIELDS, NOT_MEASURED
 from traceml.store.records import RunRecords
@@ -96,6 +97,16 @@ def test_a_step_that_waits_for_earlier_ones_is_no_longer_on_the_gpu() -> None:
     whole = make_run(steps=200, gpu=True, noise=0)
     truth, found = (gather(run).mean for run in (whole, map_steps(whole, run_ahead)))
     assert found.step_s == pytest.approx(truth.step_s)
+
+
+def test_where_long_steps_were_timed_nothing_is_copied() -> None:
+    def time_some(steps: Any, rank: int) -> None:
+        for name in GPU_FIELDS:
+            steps[name][np.arange(len(steps)) % 4 != 0] = NOT_MEASURED
+
+    run = map_steps(stall(make_run(steps=200, gpu=True, noise=0), "rest", 0.4, 53), time_some)
+    rank = complete_steps(run.ranks[0])
+    assert with_long_steps(rank, 0) is rank
 
 
 def test_a_block_without_a_fetch_waited_for_none() -> None:

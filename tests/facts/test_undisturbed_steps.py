@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from factories import make_run, stall, work_between
+from factories import make_run, map_steps, stall, work_between
 from layer_runs import kernel_step, layer_records
 from traceml.facts.gather import gather
-from traceml.facts.undisturbed_steps import undisturbed_steps
+from traceml.facts.undisturbed_steps import left_out_note, undisturbed_steps
 from traceml.store.layer_records import LayerRecords
 
 STEPS = 100
@@ -57,6 +57,22 @@ def test_an_evaluation_before_a_step_that_was_looked_at_counts():
     run = work_between(make_run(steps=STEPS), "evaluation", 400.0, every=50)
     evaluated = gather(looked_at(run, 20, 50, 100)).mean.evaluation_s
     assert evaluated == pytest.approx(2 * 0.4 / (STEPS - 1))
+
+
+def test_a_checkpoint_that_one_of_the_ranks_makes_counts():
+    def saves(steps, rank):
+        if rank == 0:
+            steps["checkpoint_ns"][49::50] = 400_000_000
+            steps["wall_ns"] += steps["checkpoint_ns"]
+
+    run = map_steps(make_run(ranks=2, steps=STEPS), saves)
+    saved_s = gather(looked_at(run, 20, 50, 100)).ranks[0].times.checkpoint_s
+    assert saved_s == pytest.approx(2 * 0.4 / (STEPS - 1))
+
+
+def test_ranks_that_took_unequally_many_steps_have_looked_at_none():
+    complete = {n: gather(make_run(steps=90 + n)).step_table.rank_steps[0] for n in (0, 10)}
+    assert left_out_note(complete, complete) is None
 
 
 def test_where_most_steps_were_looked_at_all_of_them_count(plain):

@@ -1,5 +1,7 @@
 """Optimizers that no hook sees: compiled ones, and those of a script's own kind."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import nn
@@ -149,6 +151,14 @@ def test_of_a_model_that_is_updated_by_hand_the_device_is_asked(traced, monkeypa
         update_by_hand(model.parameters())
     assert [id(each) for each in asked] == [id(each) for each in model.parameters()]
     assert len(traced.complete()) == 12
+
+
+def test_parameters_that_are_elsewhere_do_not_hide_the_gpu(traced, monkeypatch):
+    followed = []
+    monkeypatch.setattr(traced.session, "follow_cuda", followed.append)
+    devices = [torch.device(each) for each in ("cpu", "meta", "cuda:2")]
+    Models(traced.session).use_device(SimpleNamespace(device=each) for each in devices)
+    assert followed == [2] and traced.session.device == "cpu"
 
 
 def test_tensors_without_a_module_are_taken_to_be_on_the_gpu_that_is_in_use(traced, monkeypatch):

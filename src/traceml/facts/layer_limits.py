@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from traceml.facts.layer_means import Bound, LayerFacts, mean_of_rows
 from traceml.model.device_peaks import (
     NO_PEAK,
@@ -15,23 +17,20 @@ from traceml.model.device_peaks import (
     device_peak,
     stated_peak,
 )
-from traceml.model.layer_names import MODEL, repeated_name
+from traceml.model.layer_names import MODEL, SAME_SIZE, repeated_name
 from traceml.model.settings import Settings
 from traceml.store.layer_records import LayerRecords
 
 MAX_BUSY_SHARE = 0.5
 """A layer whose kernels run for less of its time than this waits for their launches."""
-MAX_SIZE_RATIO = 1.1
-"""Where batches are more times as large as in the step that was counted, or as small, its
-operations are not those of a mean step."""
 MAX_NAMED = 4
 """Operations, and layers of each, that a note names."""
 _NOT_COUNTED = "Floating-point operations are not counted: {}."
 _NO_STEP = "the run ended before the step that is counted"
 _OTHER_SIZE = (
-    "Floating-point operations were counted in step {step}, in which the model was given "
-    "{counted:,.0f} numbers. In the steps whose layers were timed it was given {times} times "
-    "as many on average: neither operations nor limits are told."
+    "Operations, MFU and limits of layers are not shown: floating-point operations were counted in "
+    "step {step}, where the model was given {counted:,.0f} numbers; the steps whose layers were "
+    "timed had {times} times as many on average."
 )
 _UNCOUNTED = (
     "Floating-point operations are not counted for {}. Neither torch nor TraceML knows how many "
@@ -83,13 +82,15 @@ def step_flops(timed: Sequence[LayerRecords], phases: Sequence[str]) -> float | 
 def of_other_size_note(timed: Sequence[LayerRecords]) -> tuple[str, ...]:
     """Returns a note where operations were counted in a step with a batch of another size than that
     of the timed steps, as a mean over ranks; empty where they are alike, or sizes are not known."""
-    known = [each for each in timed if each.counted_elements and len(each.given_elements)]
+    known = [
+        each for each in timed if each.counted_elements and np.isfinite(each.given_elements).any()
+    ]
     if not known:
         return ()
     counted = sum(each.counted_elements or 0 for each in known)
     given = sum(float(mean_of_rows(each, each.given_elements[:, None])[0]) for each in known)
     ratio = given / counted
-    if 1 / MAX_SIZE_RATIO <= ratio <= MAX_SIZE_RATIO:
+    if 1 / SAME_SIZE <= ratio <= SAME_SIZE:
         return ()
     times = f"{ratio:,.0f}" if ratio >= 10 else f"{ratio:.2g}"
     step, elements = known[0].counted_step, counted / len(known)

@@ -133,8 +133,8 @@ class ProcessFacts:
     samples: int
     cpu_cores: Level = Level()
     steps_cpu_cores: float | None = None
-    """The most cores that it can have kept busy in a mean analyzed step: as if it had computed in
-    nothing else; `None` where too few steps ran between samples."""
+    """The most cores that it can have kept busy in a mean analyzed step: all of its CPU time is
+    charged to its steps; `None` where too few steps ran between samples."""
     rss_bytes: Level = Level()
     rss_share: Level = Level()
     """Resident memory as a share of the host's memory, 0–1."""
@@ -143,7 +143,7 @@ class ProcessFacts:
     major_faults_per_s: Level = Level()
     workers: Level = Level()
     workers_cpu_cores: Level = Level()
-    are_workers_of_steps: bool = True
+    is_worker_load_of_steps: bool = True
     """Whether that is known of the time in which steps were taken: too few samples lie within the
     steps of a run of seconds, and a worker that starts or ends says nothing about training."""
     workers_runqueue_share: Level = Level()
@@ -295,7 +295,7 @@ def process_facts(
             steps_cpu_cores=_cores_in_steps(times_s, seen, steps[rank].analyzed),
             rss_share=_level(_share(process.rss_bytes, totals[place]) for process, place in seen),
             **_levels([process for process, _ in seen]),
-            are_workers_of_steps=bool(in_steps.get(rank, True)),
+            is_worker_load_of_steps=bool(in_steps.get(rank, True)),
             workers_cpu_cores=_level(
                 process.workers_cpu_cores
                 for process in in_steps.get(rank) or [process for process, _ in seen]

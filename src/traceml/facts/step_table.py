@@ -34,9 +34,9 @@ MIN_TIMED_STEPS = 5
 """Of short steps only some are timed on the GPU; this many of them represent the others."""
 LONG_STEP = 2.0
 """Times the median step on the host's clock: from here on, steps are told apart by their length."""
-MISSED = 0.5
-"""Of what long steps add that the GPU did not time: where the host took that much longer in all
-than the GPU's times say, those steps are missing there."""
+MIN_MISSED_SHARE = 0.5
+"""Of the extra time of long steps that the GPU did not time. Where all steps together take at least
+this much longer on the host than by the GPU's times, those steps are missing there."""
 MAX_WARMUP_SHARE = 0.10
 """Of the steps. A slow beginning that lasts longer is not warm-up but how the run was."""
 CLEARLY_SLOWER = 1.5
@@ -365,9 +365,11 @@ def with_long_steps(rank: RankSteps, warmup: int) -> RankSteps:
         return rank
     is_kind_timed = np.bincount(kinds[is_timed], minlength=int(kinds.max()) + 1) > 0
     is_missing = ~is_timed & ~is_kind_timed[kinds]
+    if not is_missing.any():
+        return rank
     mean_s = float(np.nansum(weights * gpu_s) / weights[is_timed].sum())
     missing_s = float(np.nansum(host_s - mean_s))
-    if missing_s < MISSED * float((host_s[is_missing] - mean_s).sum()):
+    if missing_s < MIN_MISSED_SHARE * float((host_s[is_missing] - mean_s).sum()):
         return rank
     chosen = warmup + np.flatnonzero(is_missing)
     table = steps.table.copy()

@@ -8,11 +8,12 @@ the mean step, in phases that have nothing to do with it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence, Set
+from functools import reduce
 from typing import TypeAlias
 
 import numpy as np
 
-from traceml.facts.step_table import RankSteps
+from traceml.facts.step_table import Ints, RankSteps
 from traceml.model.phase import IN_BETWEEN
 from traceml.model.quantities import count
 from traceml.store.layer_records import LayerRecords
@@ -23,9 +24,9 @@ DISTURBED_STEPS = (-1, 0, 1)
 MIN_LEFT = 0.5
 """Of a rank's steps: where looking at layers disturbed more, those are how the run was."""
 
-LEFT_OUT = (
+LEFT_OUT_NOTE = (
     "Left out of the mean step and its phases: {left_out} of {taken}, which took longer because "
-    "layers or kernels were looked at."
+    "they were recorded, or looked at layer by layer."
 )
 
 StepsByRank: TypeAlias = Mapping[int, RankSteps]
@@ -35,14 +36,16 @@ def undisturbed_steps(complete: StepsByRank, records: RunRecords) -> StepsByRank
     """Returns the steps of each rank without those that recording or looking at layers made longer.
 
     Ranks wait for each other, so what one of them looked at is left out of all. A step behind an
-    evaluation or a checkpoint stays: without it, that would be lost too. Where recording disturbed
-    all steps of a rank, they all count; so do those that were looked at where too few would be
-    left.
+    evaluation or a checkpoint of any rank stays: without it, that would be lost too. Where
+    recording disturbed all steps of a rank, they all count; so do those that were looked at where
+    too few would be left.
     """
     found = _without_recorded(complete, records) if records.step_traces else complete
     if not records.layers:
         return found
-    looked_at = _looked_at(records)
+    looked_at = _numbers(_looked_at(records))
+    kept = [looked_at, *(_behind_other_work(steps, looked_at) for steps in found.values())]
+    looked_at = reduce(np.setdiff1d, kept)
     left = {number: _without(steps, looked_at) for number, steps in found.items()}
     if any(len(left[number].index) < MIN_LEFT * len(found[number].index) for number in found):
         return found
@@ -51,11 +54,12 @@ def undisturbed_steps(complete: StepsByRank, records: RunRecords) -> StepsByRank
 
 def left_out_note(complete: StepsByRank, undisturbed: StepsByRank) -> str | None:
     """Returns a sentence about the steps that are left out of the means; `None` where none is."""
-    taken = max((len(steps.index) for steps in complete.values()), default=0)
-    left = min((len(steps.index) for steps in undisturbed.values()), default=0)
-    if left == taken:
+    taken = {number: len(steps.index) for number, steps in complete.items()}
+    left_out = {number: taken[number] - len(undisturbed[number].index) for number in taken}
+    number = max(left_out, key=left_out.__getitem__, default=None)
+    if number is None or not left_out[number]:
         return None
-    return LEFT_OUT.format(left_out=taken - left, taken=count(taken, "step"))
+    return LEFT_OUT_NOTE.format(left_out=left_out[number], taken=count(taken[number], "step"))
 
 
 def recorded_steps(records: RunRecords) -> dict[int, set[int]]:
@@ -81,7 +85,9 @@ def _without_recorded(complete: StepsByRank, records: RunRecords) -> StepsByRank
         if rank is None:
             continue  # it took no step, or was restarted, and nobody knows with which number
         number = rank.rank.rank
-        left = _without(found[number], _around(rank, (step for step, _ in each.recorded)))
+        recorded = _numbers(_around(rank, (step for step, _ in each.recorded)))
+        kept = _behind_other_work(found[number], recorded)
+        left = _without(found[number], np.setdiff1d(recorded, kept))
         if len(left.index):
             found[number] = left
     return found
@@ -116,8 +122,19 @@ def _around(
     return {before + step + each for step in steps for each in near}
 
 
-def _without(steps: RankSteps, numbers: Set[int]) -> RankSteps:
-    is_left = ~np.isin(steps.index, np.array(sorted(numbers), np.int64))
+def _numbers(steps: Set[int]) -> Ints:
+    return np.array(sorted(steps), np.int64)
+
+
+def _behind_other_work(steps: RankSteps, numbers: Ints) -> Ints:
+    """Returns which of these steps have an evaluation or a checkpoint before them."""
+    chosen = np.flatnonzero(np.isin(steps.index, numbers))
+    is_behind = np.zeros(len(chosen), np.bool_)
     for name in IN_BETWEEN:
-        is_left |= steps.columns[f"{name}_ns"] > 0
+        is_behind |= steps.columns[f"{name}_ns"][chosen] > 0
+    return steps.index[chosen[is_behind]]
+
+
+def _without(steps: RankSteps, numbers: Ints) -> RankSteps:
+    is_left = ~np.isin(steps.index, numbers)
     return steps if is_left.all() else steps.take(np.flatnonzero(is_left))

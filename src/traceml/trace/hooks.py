@@ -105,7 +105,7 @@ def install(session: Session) -> None:
 
 # Backward
 
-_NO_LOSS = object()
+_ASKED_FOR_BY_GRAD = object()
 """Stands for what `torch.autograd.grad` is asked about, which need not be a loss."""
 
 
@@ -152,11 +152,11 @@ def _backward_begin(
             if recorder.backwards_open == 1:
                 if losses.on_device.coming is not None:
                     sampler.note_arrived()
-                loss = None if tensors is _NO_LOSS else losses.read(tensors)
+                loss = None if tensors is _ASKED_FOR_BY_GRAD else losses.read(tensors)
             if recorder.gpu is not None:
                 memory = recorder.gpu.look_at_memory()
         finally:  # whatever fails in looking: the backward pass begins all the same
-            now = note_backward(loss, ASKED_BY_GRAD if tensors is _NO_LOSS else 0)
+            now = note_backward(loss, ASKED_BY_GRAD if tensors is _ASKED_FOR_BY_GRAD else 0)
         if now >= recorder.due_ns:
             recorder.look_at_memory(now)
         if memory is not None:
@@ -227,7 +227,11 @@ def _timed_backward(
         if is_compiling():
             return function(*arguments, **options)
         try:
-            begin((arguments[0] if arguments else options.get("tensors")) if has_loss else _NO_LOSS)
+            begin(
+                (arguments[0] if arguments else options.get("tensors"))
+                if has_loss
+                else _ASKED_FOR_BY_GRAD
+            )
             result = function(*arguments, **options)
             end(None)
             return result

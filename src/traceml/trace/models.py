@@ -31,6 +31,8 @@ MAX_FRAMES = 40
 END_OF_RECOMPUTATION = "_StopRecomputationError"
 """What activation checkpointing raises, and catches, once backward has recomputed enough of a
 forward pass: nothing went wrong."""
+NO_DEVICES = ("cpu", "meta")
+"""Where parameters of a model that trains on a GPU may be as well: offloaded, or not made yet."""
 PATIENCE_STEPS = 2
 """Steps without a forward pass before the next way of seeing one is tried."""
 
@@ -186,9 +188,9 @@ class Models:
         self.watch([model])
 
     def use_device(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Follow the GPU that the first of these parameters which is not on the host lives on."""
+        """Follow the GPU that the first of these parameters which is on a device lives on."""
         devices = (parameter.device for parameter in parameters)
-        device = next((each for each in devices if each.type != "cpu"), None)
+        device = next((each for each in devices if each.type not in NO_DEVICES), None)
         if device is None or self._session.recorder.gpu is not None:
             return
         if device.type == "cuda":

@@ -99,7 +99,7 @@ def test_a_phase_that_sleeps_for_a_part_of_its_time_is_not_called_arithmetic() -
     finding = compute_bound.check(gather(using(make_run(forward_ms=200), 0.5)))
     assert finding is not None
     assert finding.severity is Severity.INFO
-    assert "waits there for 49% of it or more: the process kept 0.50 cores busy" in finding.claim
+    assert "At least 49% of the step is waiting: the process kept 0.50 cores busy" in finding.claim
     assert finding.evidence["waiting_share"] == pytest.approx(0.49, abs=0.01)
     assert finding.action.startswith("Part of that is waiting: look first for sleeps, locks")
     assert "inside forward; for the arithmetic itself, try a GPU" in finding.action

@@ -19,10 +19,10 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader
 
 from traceml.store.layer_records import read_layers
-from traceml.trace.deep import bursts, flop_formulas, gradient_norms, layer_names
-from traceml.trace.deep.bursts import FIRST_BURST, LAYERS_SHARE
+from traceml.trace.deep import bursts, flop_formulas, gradient_norms, layer_marks, layer_names
+from traceml.trace.deep.bursts import FIRST_BURST, LAYERS_SHARE, MAX_LOST
 from traceml.trace.deep.late_numbers import MAX_COMING
-from traceml.trace.deep.layer_marks import MAX_MARKS
+from traceml.trace.deep.layer_marks import MAX_MARKS, TOO_MANY_CALLS
 from traceml.trace.deep.layer_memory import MAX_OUTPUTS, ReturnedMemory
 from traceml.trace.deep.layer_names import MAX_LAYERS, LayerName
 from traceml.trace.deep.layer_times import LayerMark
@@ -676,6 +676,13 @@ def test_the_rest_is_not_known_where_some_gradients_were_asked_for_in_another_wa
         optimizer.step()
     found = deep()
     assert "host_backward" in found.times_ns and np.isnan(found.outside_ns["host_backward"]).all()
+
+
+def test_a_step_with_more_calls_than_are_kept_is_said_not_to_be_seen(deep, monkeypatch):
+    monkeypatch.setattr(layer_marks, "MAX_MARKS", 6)
+    train(Parts(one=nn.Linear(4, 4), two=nn.Linear(4, 4)), steps=FIRST_BURST + 2 * MAX_LOST)
+    found = deep()
+    assert not found.steps and TOO_MANY_CALLS in found.notes
 
 
 MAX_HELD_BYTES = 64 << 20

@@ -245,8 +245,8 @@ def test_batches_of_other_sizes_than_the_counted_one_leave_the_step_without_a_nu
     assert records.counted_elements == BATCH * 5
     assert records.given_elements.max() == 150 * 5
     assert (profile.flops, profile.layers[0].flops) == (None, None)
-    (note,) = [each for each in profile.notes if "neither operations nor limits" in each]
-    assert f"step {records.counted_step}, in which the model was given 15 numbers" in note
+    (note,) = [each for each in profile.notes if "of layers are not shown" in each]
+    assert f"step {records.counted_step}, where the model was given 15 numbers" in note
 
 
 def test_what_a_model_is_given_by_keyword_and_in_several_calls_is_its_size(profiled):

@@ -60,6 +60,9 @@ def test_no_time_becomes_negative():
     assert durations == [0, 0, 0, 0, 0]
 
 
+US = 1_000
+
+
 class Passed:
     """A CUDA event, and when the GPU passed it."""
 
@@ -80,46 +83,61 @@ class Queue:
         return Passed(max(self.now, self.is_free_at))
 
     def mark(self, kind, place):
-        """A hook of ours; its first event is recorded after a while."""
-        began, self.now = self.now, self.now + 10
+        """A hook of ours of 60 µs; its first event is recorded after 10."""
+        began, self.now = self.now, self.now + 10 * US
         first, first_ns = self.event(), self.now
-        self.now += 50
+        self.now += 50 * US
         return LayerMark(kind, place, self.now, self.event(), began, first, first_ns)
 
-    def work(self, host, kernel):
+    def work(self, host_us, kernel_us):
         """The host takes so long until it launches a kernel of that length."""
-        self.now += host
-        self.is_free_at = max(self.now, self.is_free_at) + kernel
+        self.now += host_us * US
+        self.is_free_at = max(self.now, self.is_free_at) + kernel_us * US
 
 
-def marks_of_layers(count, host, kernel):
+def marks_of_layers(count, host_us, kernel_us):
     """A model that calls so many layers one after the other, each with the same work."""
     queue = Queue()
     marks = [queue.mark(BEGIN_PHASE, FORWARD)]
     for place in range(count):
         marks.append(queue.mark(ENTER, place))
-        queue.work(host, kernel)
+        queue.work(host_us, kernel_us)
         marks.append(queue.mark(LEAVE, place))
     return [*marks, queue.mark(END_PHASE, FORWARD)]
 
 
+def own_us(marks, unseen=NOTHING_UNSEEN):
+    """Each layer's own time on the GPU's clock."""
+    times = own_times(marks, gpu_durations(marks, unseen)).forward
+    return {place: ns / US for place, ns in times.items()}
+
+
+UNSEEN = UnseenTime(outside=8 * US, inside=6 * US)
+
+
 def test_a_gpu_that_waits_for_the_host_does_not_wait_for_our_hooks():
-    marks = marks_of_layers(4, host=30, kernel=4)
-    times = own_times(marks, gpu_durations(marks, NOTHING_UNSEEN)).forward
-    assert times == {OUTSIDE: 0, **dict.fromkeys(range(4), 30)}
-    assert marks[-1].event.ns - marks[0].event.ns > 4 * (30 + 2 * 60)
+    marks = marks_of_layers(4, host_us=30, kernel_us=4)
+    assert own_us(marks) == {OUTSIDE: 0, **dict.fromkeys(range(4), 30)}
+    assert marks[-1].event.ns - marks[0].event.ns > 4 * (30 + 2 * 60) * US
 
 
 def test_where_the_gpu_is_behind_a_layer_takes_as_long_as_its_kernels():
-    marks = marks_of_layers(4, host=30, kernel=500)
-    times = own_times(marks, gpu_durations(marks, UnseenTime(outside=8, inside=6))).forward
-    assert times == {OUTSIDE: 0, 0: 30 + 500 - 3, 1: 500, 2: 500, 3: 500}
+    marks = marks_of_layers(4, host_us=30, kernel_us=500)
+    assert own_us(marks, UNSEEN) == {OUTSIDE: 0, 0: 30 + 500 - 3, 1: 500, 2: 500, 3: 500}
 
 
 def test_what_torch_takes_for_a_hook_is_left_out_where_the_gpu_waits_for_it():
-    marks = marks_of_layers(2, host=30, kernel=4)
-    times = own_times(marks, gpu_durations(marks, UnseenTime(outside=8, inside=6))).forward
-    assert times == {OUTSIDE: 0, 0: 30 - 6, 1: 30 - 6}
+    marks = marks_of_layers(2, host_us=30, kernel_us=4)
+    assert own_us(marks, UNSEEN) == {OUTSIDE: 0, 0: 30 - 6, 1: 30 - 6}
+
+
+def test_a_busy_gpu_takes_a_moment_from_one_event_of_a_short_hook_to_the_other():
+    """Such a hook records both at once; 2 µs between them are no wait."""
+    hooks = [
+        LayerMark(kind, 0, at + 3 * US, Passed(late + 2 * US), at, Passed(late), at + US)
+        for kind, at, late in ((ENTER, 0, 0), (LEAVE, 50 * US, 900 * US))
+    ]
+    assert own_us(hooks, UNSEEN) == {0: 898}
 
 
 class Adds(nn.Module):

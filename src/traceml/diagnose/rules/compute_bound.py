@@ -10,8 +10,8 @@ compute in which it kept no core busy, at least), `diagnosis_clock`; `phase` nam
 forward, backward, optimizer; `code_1` … where it waits.
 
 *Thresholds.* 80 % of the step, by the parts that were measured. It waits where the process kept
-less than 0.3 cores busy, and part of the time where compute without a busy core is 30 % of the
-step; neither is said where it was kept from running (10 % of the time in the run queue,
+less than 0.3 cores busy. A part of it waits where compute with no core busy is 30 % of the
+step or more. Neither is said where it was kept from running (10 % of the time in the run queue,
 throttled, or stolen by the hypervisor). It warns from 3 samples on.
 
 *What to do.* Where it waits: look for what it waits for;
@@ -54,7 +54,7 @@ class Waiting(NamedTuple):
     """How much of compute on a CPU is waiting."""
 
     cores: float | None = None
-    """What the training process kept busy; `None` where that does not tell."""
+    """What the training process kept busy; `None` where it is not known."""
     share: float = 0.0
     """Of the step: compute in which it kept no core busy, at least; 0 where that is too little to
     tell of."""
@@ -67,8 +67,12 @@ class Waiting(NamedTuple):
     @property
     def words(self) -> str:
         """A sentence about it, without its full stop."""
-        how = "rather than computes" if self.is_all else f"for {percent(self.share)} of it or more"
-        return f"It waits there {how}: the process kept {self.cores:.2f} cores busy"
+        what = (
+            "It waits there rather than computes"
+            if self.is_all
+            else f"At least {percent(self.share)} of the step is waiting"
+        )
+        return f"{what}: the process kept {self.cores:.2f} cores busy"
 
 
 def check(facts: Facts) -> Finding | None:

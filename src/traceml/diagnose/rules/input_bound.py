@@ -279,7 +279,7 @@ def _workers_keep_up(facts: Facts) -> bool:
 
 def _busy_cores(facts: Facts) -> float | None:
     """Returns the cores that each worker of the busiest rank kept busy while steps were taken."""
-    processes = [each for each in facts.processes if each.are_workers_of_steps]
+    processes = [each for each in facts.processes if each.is_worker_load_of_steps]
     busy = [mean for each in processes if (mean := each.workers_cpu_cores.mean)]
     return max(busy) / facts.loader.workers if busy and facts.loader.workers else None
 

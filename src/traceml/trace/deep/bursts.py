@@ -338,7 +338,6 @@ class Bursts:
             self._steps_until -= 1
             if self._is_alarmed or self._steps_until <= 0:
                 self._begin_burst_when_aligned(now)
-                self._layers_budget.spend(self._aligning.charge(perf_counter_ns() - now))
         self._looked_at = now
 
     def _is_blocking_profiler(self) -> bool:
@@ -378,7 +377,11 @@ class Bursts:
     def _begin_burst_when_aligned(self, now: int) -> None:
         """Begin a burst where its cost is allowed and a step begins."""
         budget = self._allowing(now)
-        if budget is not None and (self._boundary.steps_ended() or self._is_alarmed):
+        if budget is None:
+            return
+        ended = self._boundary.steps_ended()
+        self._layers_budget.spend(self._aligning.charge(perf_counter_ns() - now))
+        if ended or self._is_alarmed:
             self._begin_burst(budget)
 
     def _begin_burst(self, budget: TimeBudget | None) -> None:

@@ -290,7 +290,7 @@ class GradientNorms:
             self._spend(device_bytes / DEVICE_BYTES_PER_NS)
 
     def _may_spend(self, now: int) -> bool:
-        """Whether the budget allows a measurement now."""
+        """Whether the budget, which begins with the first question, allows a measurement now."""
         if self._budget is None:
             self._budget = TimeBudget(NORMS_SHARE, now, HEAD_START_NS, EARLY_SHARE)
         return self._budget.allows(now)

@@ -50,6 +50,9 @@ MAX_NESTED = 3
 returns."""
 MAX_FRAMES = 6
 """Of our own functions, between torch's call of a hook and the look at what it was called with."""
+TOO_MANY_CALLS = (
+    "a step has more calls of layers than are kept of one: no step could be seen as a whole"
+)
 CAPTURED = "a CUDA graph is captured in every step: no step could be seen"
 _WAITS = {BEGIN: BEGIN_WAIT, END: END_WAIT, HAVE_LOCAL_GRADIENTS: HAVE_GRADIENTS}
 """What happens while a rank waits for others, as marks."""
@@ -223,7 +226,7 @@ class LayerMarks:
         step.
         """
         if len(self.marks) == self._max_marks:
-            self.end()
+            self._calls.lose(TOO_MANY_CALLS)
         elif self._record_event is not None:
             event = self._record_event()
             if event is None:

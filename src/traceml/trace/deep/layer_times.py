@@ -49,9 +49,11 @@ class UnseenTime(NamedTuple):
 
 
 NOTHING_UNSEEN = UnseenTime(0.0, 0.0)
-HAD_WAITED = 0.5
-"""The share of the time within our hook from which on the GPU has waited for it: one that is still
-at work passes both events of the hook at once."""
+MIN_WAITED_SHARE = 0.5
+"""Of the time within our hook: a GPU that takes so much of it from the hook's first event to the
+last has waited for the hook; one that is still at work passes both at once …"""
+MIN_WAITED_NS = 4_000
+"""… which takes a microsecond or two by its clock."""
 
 
 class OwnTimes(NamedTuple):
@@ -150,7 +152,8 @@ def gpu_durations(marks: Sequence[LayerMark], unseen: UnseenTime) -> list[int]:
     """
     before, after = _unseen_by_kind(unseen)
     has_waited = [
-        _elapsed_ns(mark.first_event, mark.event) >= HAD_WAITED * (mark.ns - mark.first_ns)
+        _elapsed_ns(mark.first_event, mark.event)
+        >= max(MIN_WAITED_NS, MIN_WAITED_SHARE * (mark.ns - mark.first_ns))
         for mark in marks
     ]
     found = []

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from traceml.model.layer_names import SAME_SIZE
 from traceml.trace.deep.layer_file import LayerFile, by_place
 from traceml.trace.deep.layer_names import ModelLayer
 from traceml.trace.deep.layer_times import OUTSIDE
@@ -13,17 +14,15 @@ from traceml.trace.deep.operations import OperationCount
 from traceml.trace.models import something_may_be_compiled
 from traceml.trace.session import Session
 
-OTHER_SIZE = 1.1
-"""From here on batches differ: times as many elements."""
 MAX_COUNTS = 4
-"""Steps of a process that are counted at most."""
+"""How often a process tries to count a step at most."""
 COMPILED = (
     "this script uses torch.compile, and torch does not show what compiled code does; run with "
     "TORCH_COMPILE_DISABLE=1, they are counted"
 )
 OTHERS_BEFORE = (
     "Floating-point operations are counted from the first call of a model that trains on: those of "
-    "other modules that run before it, such as a teacher, are in no number"
+    "other modules that run before it, such as a teacher, are not counted"
 )
 
 
@@ -43,13 +42,13 @@ class OperationSteps:
 
     def is_outdated(self, latest_elements: Sequence[int]) -> bool:
         """Whether batches have changed for good since the step that was counted; the elements are
-        those of the latest steps."""
-        if not self._given_elements or not latest_elements or self._counts == MAX_COUNTS:
+        those of the latest timed steps, empty as long as there are too few of them."""
+        if not self._given_elements or not latest_elements or self._counts >= MAX_COUNTS:
             return False
         least, most = min(latest_elements), max(latest_elements)
-        is_steady = 0 < most <= OTHER_SIZE * least
+        is_steady = 0 < most <= SAME_SIZE * least
         counted = self._given_elements
-        return is_steady and (least > OTHER_SIZE * counted or OTHER_SIZE * most < counted)
+        return is_steady and (least > SAME_SIZE * counted or SAME_SIZE * most < counted)
 
     def begin(self, layers: Sequence[ModelLayer]) -> bool:
         """Count in the step that begins; not where it may be the first to call compiled code.
@@ -60,6 +59,7 @@ class OperationSteps:
             self._say(COMPILED)
             return False
         self._layers, self._has_backward = layers, True
+        self._counts += 1
         self._count = OperationCount(self._session, layers)
         self._count.begin()
         return True
@@ -83,7 +83,6 @@ class OperationSteps:
                 line[name] = by_place(per_step, len(self._layers))
                 line[f"outside_{name}"] = per_step.get(OUTSIDE, 0)
             line["uncounted"] = counted.uncounted()
-            self._counts += 1
             self._given_elements = round(counted.given_elements / steps)
             if self._given_elements:
                 line["given_elements"] = self._given_elements

@@ -21,8 +21,8 @@ class TimeBudget:
     def __init__(
         self, share: float, began_ns: int, head_start_ns: int = 0, early_share: float = math.inf
     ) -> None:
-        """More may be spent in the beginning: as much as in a head start, but no more than the
-        early share of the time that has passed."""
+        """The head start counts as time that has already passed; what may be spent never exceeds
+        the early share of the real time."""
         self._share, self._began_ns = share, began_ns
         self._head_start_ns, self._early_share = head_start_ns, max(share, early_share)
         self._spent_ns = 0.0

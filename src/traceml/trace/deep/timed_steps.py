@@ -97,7 +97,7 @@ class TimedSteps:
         self._told_compiled: dict[str, list[int]] = {}
         self.spans: list[LayerSpan] = []
         """Which operations belong to which layer, from the last step that was timed."""
-        self.latest_elements: deque[int] = deque(maxlen=LATEST_STEPS)
+        self._latest_elements: deque[int] = deque(maxlen=LATEST_STEPS)
         """How many elements the models were called with in the latest steps."""
 
     def forget(self) -> None:
@@ -105,7 +105,7 @@ class TimedSteps:
         self.spans = []
         self._pending.clear()
         self._events.clear()
-        self.latest_elements.clear()
+        self._latest_elements.clear()
         self._told_compiled = {}
         self._written.forget()
 
@@ -126,6 +126,13 @@ class TimedSteps:
         marks.begin(calls, WaitsForRanks(self._session, marks))
         self._began_ns = perf_counter_ns()
         return True
+
+    @property
+    def latest_elements(self) -> tuple[int, ...]:
+        """How many elements the model was called with in the latest timed steps; empty as long as
+        there were too few of them."""
+        is_full = len(self._latest_elements) == LATEST_STEPS
+        return tuple(self._latest_elements) if is_full else ()
 
     def lose_backward(self) -> None:
         """A backward pass goes through what was computed before the step."""
@@ -157,7 +164,7 @@ class TimedSteps:
         is_hidden = not marks.calls and bool(marks.callers)
         if marks.is_complete and marks.calls:  # else another model has taken the place of these
             self.spans = marks.spans
-            self.latest_elements.append(round(marks.given_elements / steps))
+            self._latest_elements.append(round(marks.given_elements / steps))
             last_events = tuple(self._last_on.values())
             self._pending.append(
                 _Pending(
@@ -219,10 +226,11 @@ class TimedSteps:
         number = torch._C._cuda_getCurrentRawStream(device)
         if number and _is_captured(device):  # the default stream, number 0, never is
             return None
-        if number != self._stream[0]:
-            self._stream = number, torch.cuda.current_stream(device)
+        last = self._stream  # another thread of the backward pass may replace it meanwhile
+        if number != last[0]:
+            last = self._stream = number, torch.cuda.current_stream(device)
         event = self._events.pop() if self._events else self._new_event(enable_timing=True)
-        stream = self._stream[1]
+        stream = last[1]
         event.record(stream)
         self._last_on[stream] = event
         return event
