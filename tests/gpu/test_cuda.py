@@ -13,7 +13,7 @@ from traceml.model.phase import Phase
 from traceml.model.record_layout import NOT_MEASURED, StepFlag
 from traceml.store.load import load_run
 from traceml.trace import loss as loss_reader
-from traceml.trace import loss_and_memory_sampler
+from traceml.trace import loss_and_memory_sampler, optimizer_search
 
 pytestmark = pytest.mark.gpu
 
@@ -63,8 +63,11 @@ def test_phases_and_the_rest_sum_to_the_gpu_step(traced):
 
 
 @pytest.mark.parametrize("has_module", [True, False], ids=["a module", "tensors alone"])
-def test_parameters_that_are_updated_by_hand_are_known_to_be_on_the_gpu(traced, has_module):
+def test_parameters_that_are_updated_by_hand_are_known_to_be_on_the_gpu(
+    traced, monkeypatch, has_module
+):
     """As pytorch/examples' word_language_model does: there is no optimizer to ask."""
+    monkeypatch.setattr(optimizer_search, "_any_optimizer_made", lambda: False)  # by other tests
     model = nn.Linear(1024, 1024, device="cuda")
     parameters = [each.detach().clone().requires_grad_() for each in model.parameters()]
     if has_module:

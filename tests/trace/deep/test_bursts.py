@@ -678,6 +678,16 @@ def test_the_rest_is_not_known_where_some_gradients_were_asked_for_in_another_wa
     assert "host_backward" in found.times_ns and np.isnan(found.outside_ns["host_backward"]).all()
 
 
+def test_what_it_costs_to_find_where_a_step_begins_puts_off_no_first_look(traced, monkeypatch):
+    monkeypatch.setattr(bursts, "LAYERS_SHARE", 0.5)
+    monkeypatch.setattr(bursts.UsualCost, "charge", lambda cost, took_ns: 1e15)
+    traced.session.begin_deep_profile()
+    train(Parts(one=nn.Linear(4, 4)), steps=FIRST_BURST + 30)
+    traced.finish()
+    (found,) = read_layers(traced.folder)
+    assert len(found.steps) == bursts.TIMED_STEPS
+
+
 def test_a_step_with_more_calls_than_are_kept_is_said_not_to_be_seen(deep, monkeypatch):
     monkeypatch.setattr(layer_marks, "MAX_MARKS", 6)
     train(Parts(one=nn.Linear(4, 4), two=nn.Linear(4, 4)), steps=FIRST_BURST + 2 * MAX_LOST)

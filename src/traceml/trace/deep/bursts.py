@@ -37,6 +37,8 @@ FIRST_BURST = 4
 TIMED_STEPS = 2
 """Steps of a burst whose layers are timed."""
 MIN_STEPS_BETWEEN = 4
+MAX_ALIGNMENTS = 8
+"""How often it is asked whether a step begins, before that is charged without a burst."""
 LAYERS_SHARE = 0.015
 """Of the training time: what looking at layers may add. With that of kernels it stays below the 3 %
 that are promised, although what a burst adds is known only when it is over."""
@@ -178,7 +180,10 @@ class Bursts:
         self._budget = self._layers_budget = TimeBudget(LAYERS_SHARE, self._looked_at)
         self._kernels_budget = TimeBudget(KERNELS_SHARE, self._looked_at)
         self._aligning = UsualCost()
-        """Of finding out whether a step begins, for which steps are counted."""
+        """Of finding out whether a step begins, for which steps are counted …"""
+        self._aligning_ns, self._alignments = 0.0, 0
+        """… what that has cost and how often it was done since it was last charged: with the burst
+        that it is for, so that it puts off none but the next."""
         self._boundary.forget()
         self._wait(FIRST_BURST)
         self._steps_until_kept = self._kept_interval = FIRST_BURST
@@ -380,9 +385,16 @@ class Bursts:
         if budget is None:
             return
         ended = self._boundary.steps_ended()
-        self._layers_budget.spend(self._aligning.charge(perf_counter_ns() - now))
+        self._aligning_ns += self._aligning.charge(perf_counter_ns() - now)
+        self._alignments += 1
         if ended or self._is_alarmed:
             self._begin_burst(budget)
+        elif self._alignments >= MAX_ALIGNMENTS:
+            self._spend_aligning()
+
+    def _spend_aligning(self) -> None:
+        self._layers_budget.spend(self._aligning_ns)
+        self._aligning_ns, self._alignments = 0.0, 0
 
     def _begin_burst(self, budget: TimeBudget | None) -> None:
         """Begin a burst, where its cost is allowed: a step begins here."""
@@ -476,6 +488,7 @@ class Bursts:
         usual = self._usual_ns()
         added = sum(self._burst_ns) - usual * len(self._burst_ns)
         self._budget.spend(max(added, MIN_COST * usual * (len(self._burst_ns) - 1)))
+        self._spend_aligning()
 
     def _write_seen(self) -> None:
         """Write what the device has answered by now. It is a part of what looking costs, and lies
