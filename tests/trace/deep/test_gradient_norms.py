@@ -172,9 +172,10 @@ def test_a_backward_pass_that_fails_and_is_caught_ends_there(deep):
         optimizer.zero_grad()
     found = deep()
     assert len(found.steps) >= 2
-    assert (found.outside_ns["host_backward"] < wait_s * 1e9).all()
+    # Were the wait counted, it would be in each of them; a busy machine interrupts some.
+    assert found.outside_ns["host_backward"].min() < wait_s * 1e9
     backward_s = found.times_ns["host_backward"][:, found.names.index("slow")] / 1e9
-    assert (backward_s > 0.01).all() and (backward_s < wait_s).all()
+    assert 0.01 < backward_s.min() < wait_s
 
 
 def test_a_gradient_to_which_a_later_pass_was_to_be_added_is_no_step_s(deep, affordable):
