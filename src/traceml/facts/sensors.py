@@ -313,9 +313,8 @@ def _within(
     `seen` are its samples with their places among all, whose times are `times_s`.
     """
     later = [(process, place) for process, place in seen if place]
-    places = np.array([place for _, place in later], dtype=np.int64)
-    begin_s, end_s = times_s[places - 1], times_s[places]
-    is_within = steps.overlap_s(begin_s, end_s) >= MIN_STEPS_SHARE * (end_s - begin_s)
+    passed_s, steps_s = _passed_before(times_s, [place for _, place in later], steps)
+    is_within = steps_s >= MIN_STEPS_SHARE * passed_s
     found = [process for (process, _), within in zip(later, is_within, strict=True) if within]
     return found if len(found) >= MIN_SAMPLES_WITHIN else []
 
@@ -327,15 +326,23 @@ def _cores_in_steps(
     come with their places among all, whose times are `times_s`."""
     read = [(cores, place) for process, place in seen if (cores := process.cpu_cores) is not None]
     later = [(cores, place) for cores, place in read if place]
-    places = np.array([place for _, place in later], dtype=np.int64)
-    begin_s, end_s = times_s[places - 1], times_s[places]
-    steps_s = steps.overlap_s(begin_s, end_s)
-    is_mostly_steps = steps_s >= MOSTLY_STEPS_SHARE * (end_s - begin_s)
+    passed_s, steps_s = _passed_before(times_s, [place for _, place in later], steps)
+    is_mostly_steps = steps_s >= MOSTLY_STEPS_SHARE * passed_s
     in_all_s = float(steps_s[is_mostly_steps].sum())
     if in_all_s < MIN_STEPS_S:
         return None
-    cpu_s = np.array([cores for cores, _ in later]) * (end_s - begin_s)
+    cpu_s = np.array([cores for cores, _ in later]) * passed_s
     return float(cpu_s[is_mostly_steps].sum()) / in_all_s
+
+
+def _passed_before(
+    times_s: Floats, places: Sequence[int], steps: Stretches
+) -> tuple[Floats, Floats]:
+    """Returns how long before each of these samples the last one was taken, and how much of that
+    time lies in steps."""
+    numbers = np.array(places, dtype=np.int64)
+    begin_s, end_s = times_s[numbers - 1], times_s[numbers]
+    return end_s - begin_s, steps.overlap_s(begin_s, end_s)
 
 
 _PROCESS_SENSORS = (

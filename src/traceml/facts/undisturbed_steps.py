@@ -8,7 +8,6 @@ the mean step, in phases that have nothing to do with it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence, Set
-from functools import reduce
 from typing import TypeAlias
 
 import numpy as np
@@ -44,8 +43,8 @@ def undisturbed_steps(complete: StepsByRank, records: RunRecords) -> StepsByRank
     if not records.layers:
         return found
     looked_at = _numbers(_looked_at(records))
-    kept = [looked_at, *(_behind_other_work(steps, looked_at) for steps in found.values())]
-    looked_at = reduce(np.setdiff1d, kept)
+    for steps in found.values():
+        looked_at = np.setdiff1d(looked_at, _behind_other_work(steps, looked_at))
     left = {number: _without(steps, looked_at) for number, steps in found.items()}
     if any(len(left[number].index) < MIN_LEFT * len(found[number].index) for number in found):
         return found

@@ -8,9 +8,9 @@ from collections import Counter
 from collections.abc import Collection, Container
 
 PHASES = ("forward", "backward")
+"""Those of a layer that are timed as a whole too; what is computed again lies in backward."""
 SAME_SIZE = 1.1
 """Batches whose numbers of elements differ by no more than this factor are of one size."""
-"""Those of a layer that are timed as a whole too; what is computed again lies in backward."""
 COUNTED = tuple(
     f"{phase}_{what}"
     for what in ("flops", "bytes")

@@ -556,7 +556,6 @@ def _of_set(
     names = tuple(head.names or ())
     count = len(names)
     timed = [line for line in lines if line.calls is not None and len(line.calls) == count]
-    counted = [line for line in lines if _fits(line.forward_flops, count)][-1:]
     given = _column([line.given_elements for line in timed])
     outside = {
         f"{clock}_{phase}": _column(
@@ -565,7 +564,7 @@ def _of_set(
         for clock in CLOCKS
         for phase in (*PHASES, COMMUNICATION)
     }
-    return LayerRecords(
+    found = LayerRecords(
         pid=pid,
         names=names,
         kinds=tuple(head.kinds),
@@ -579,25 +578,6 @@ def _of_set(
         outside_ns=outside,
         held_bytes=_held_by_layers(lines, count),
         input_elements=_input_elements(lines, count),
-        counted={
-            name: np.asarray(getattr(line, name), np.int64)
-            for line in counted
-            for name in COUNTED
-            if _fits(getattr(line, name), count)
-        },
-        counted_outside={
-            name: getattr(line, f"outside_{name}")
-            for line in counted
-            for name in COUNTED
-            if _fits(getattr(line, name), count)
-        },
-        counted_step=next((line.step for line in counted), None),
-        counted_elements=next((line.given_elements for line in counted), None),
-        uncounted={
-            name: tuple(place for place in places if -1 <= place < count)
-            for line in counted
-            for name, places in line.uncounted.items()
-        },
         kernels=tuple(_kernel_steps(lines, count)),
         norms=_numbers(lines, "norms", count),
         largest=_numbers(lines, "largest", count),
@@ -626,6 +606,27 @@ def _of_set(
         calls_compiled=_places(lines, "calls_compiled", count),
         return_order=_return_order(lines, count),
         notes=notes,
+    )
+    return _with_counted(found, lines)
+
+
+def _with_counted(records: LayerRecords, lines: Sequence[_LayerLine]) -> LayerRecords:
+    """Returns the records with what was counted in the last step where something was."""
+    count = len(records.names)
+    line = next((each for each in reversed(lines) if _fits(each.forward_flops, count)), None)
+    if line is None:
+        return records
+    names = [name for name in COUNTED if _fits(getattr(line, name), count)]
+    return replace(
+        records,
+        counted={name: np.asarray(getattr(line, name), np.int64) for name in names},
+        counted_outside={name: getattr(line, f"outside_{name}") for name in names},
+        counted_step=line.step,
+        counted_elements=line.given_elements,
+        uncounted={
+            name: tuple(place for place in places if -1 <= place < count)
+            for name, places in line.uncounted.items()
+        },
     )
 
 
