@@ -915,21 +915,17 @@ def test_a_loss_behind_a_checkpointed_model_is_no_last_layer_s(deep, use_reentra
     assert advice is not None and "script's own layers compute (OverflowsAsUsual" in advice
 
 
-class Whole(nn.Module):
-    """A model that overflows in its own `forward`."""
-
-    def __init__(self):
-        super().__init__()
-        self.one, self.two, self.calls = nn.Linear(4, 4), nn.Linear(4, 4), 0
+class OverflowsAsUsualBetweenLayers(OverflowsBetweenLayers):
+    """The same by the operations that it always does."""
 
     def forward(self, inputs):
         self.calls += 1
         factor = 1e30 if self.calls >= BAD_STEP else 1.0
-        return self.two(self.one(inputs) * factor * factor)
+        return self.outer(self.inner(inputs) * factor * factor)
 
 
 def test_advice_on_the_model_itself_names_it(deep):
-    train(Whole(), steps=16)
+    train(OverflowsAsUsualBetweenLayers(), steps=16)
     bad = bad_value(deep())
     assert (bad.step, bad.phase, bad.layer) == (BAD_STEP, "forward", "")
     advice = bad_value_advice(bad, "")
